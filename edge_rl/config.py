@@ -1,0 +1,313 @@
+"""The settings of a run: one tree of frozen, validated sections. The only place with defaults.
+
+Precedence: class default < recipe TOML < flags and `--set section.key=value`. The resolved tree is written into the run
+folder. An unknown key is an error that names the nearest known one. Knows no stage.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from edge_rl.errors import ConfigError
+
+
+class Section(BaseModel):
+    """Base of every config section; the string after a field is its documentation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class ModelConfig(Section):
+    """Which weights are trained, and how the adapter looks."""
+
+    name: str = "smollm2-135m"
+    """Alias of the catalog, hub id, or local folder."""
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    """auto: bfloat16 where the hardware computes in it, else float16 on a GPU and float32 on a CPU."""
+    quantisation: Literal["none", "nf4"] = "none"
+    """nf4 = QLoRA (needs a GPU and bitsandbytes)."""
+    rank: int = Field(default=16, ge=1)
+    """Rank of the LoRA matrices."""
+    alpha: float = Field(default=32.0, gt=0)
+    """LoRA scale is alpha / rank."""
+    allow_large: bool = False
+    """Accept a model of more than 3B parameters."""
+
+
+class DataConfig(Section):
+    """Which samples, and how they are asked."""
+
+    path: str = "data_seeds/tool_math.jsonl"
+    """JSONL of samples, all splits in one file."""
+    system: str = (
+        "Solve the problem. You may run Python: write one ```python block that prints a result, "
+        "read the ```output block, then answer as \\boxed{number}."
+    )
+    """System message of every prompt: in training, evaluation and export alike."""
+
+
+class RolloutConfig(Section):
+    """How completions are collected."""
+
+    group_size: int = Field(default=8, ge=2)
+    """K: rollouts per prompt; advantages are relative inside this group."""
+    prompts_per_step: int = Field(default=6, ge=1)
+    """Groups that one optimizer step trains on."""
+    max_tokens: int = Field(default=128, ge=1)
+    """Longest completion in tokens, tool results included."""
+    chunk_tokens: int = Field(default=128, ge=1)
+    """New tokens that one rollout may gain in one step; equal to max_tokens = plain GRPO."""
+    max_group_age: int = Field(default=4, ge=1)
+    """Steps after which a carried group is finished without a chunk limit."""
+    max_tool_calls: int = Field(default=4, ge=0)
+    """Tool calls that are run per rollout."""
+    tool_timeout_s: float = Field(default=5.0, gt=0)
+    """Wall-clock limit of one tool call."""
+    tool_output_chars: int = Field(default=800, ge=16)
+    """A longer result keeps its head and tail."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Divisor of the logits while sampling; the trainer divides by it too."""
+    max_resample_rounds: int = Field(default=1, ge=1, le=8)
+    """Dynamic sampling: rounds of fresh prompts to replace groups without a signal; 1 = off."""
+    slots: int = Field(default=96, ge=1)
+    """Sequences decoded at once."""
+
+    @model_validator(mode="after")
+    def _chunk_fits(self) -> Self:
+        if self.chunk_tokens > self.max_tokens:
+            raise ValueError(
+                f"chunk_tokens ({self.chunk_tokens}) exceeds max_tokens ({self.max_tokens}); "
+                "set chunk_tokens = max_tokens to turn chunking off"
+            )
+        return self
+
+
+class ScoringConfig(Section):
+    """How rollouts become rewards."""
+
+    reward: str = "code_penalty"
+    """Name of the reward function."""
+    code_penalty: float = Field(default=0.1, ge=0, le=0.2)
+    """Taken from a rollout that ran code and whose every block failed (CoRT, arXiv:2506.09820); no code = no penalty."""
+
+
+class LearningConfig(Section):
+    """How rewards become a step on the adapter."""
+
+    num_steps: int = Field(default=20, ge=0)
+    """Optimizer steps of the reinforcement stage."""
+    advantage: str = "centred"
+    """Name of the advantage estimator."""
+    loss: str = "dapo"
+    """Name of the policy loss; dapo = clipped surrogate, mean over all tokens of the step."""
+    learning_rate: float = Field(default=1e-5, gt=0)
+    """Peak learning rate of the adapter (about ten times that of full fine-tuning)."""
+    warmup_steps: int = Field(default=2, ge=0)
+    """Steps of linear warm-up; constant afterwards."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradients are clipped to this norm."""
+    clip_low: float = Field(default=0.2, ge=0, lt=1)
+    """Ratios below 1 - clip_low are clipped."""
+    clip_high: float = Field(default=0.28, ge=0)
+    """Ratios above 1 + clip_high are clipped (clip-higher, DAPO)."""
+    dual_clip: float = Field(default=10.0, gt=1)
+    """Bound on the loss of a token with a negative advantage, in units of that advantage."""
+    kl_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of the k3 estimate of KL(policy || reference); the reference is the base with the adapter off."""
+    epochs: int = Field(default=1, ge=1)
+    """Optimizer steps on the same rollouts."""
+    microbatch_tokens: int = Field(default=1024, ge=16)
+    """Prompt and completion tokens, padding included, in one forward pass."""
+    max_tokens_normaliser: int = Field(default=128, ge=1)
+    """L_max of the dr_grpo loss."""
+
+
+class WarmStartConfig(Section):
+    """Supervised fine-tuning on the hinted traces before the reinforcement stage."""
+
+    kind: Literal["sft", "none"] = "sft"
+    """sft: the samples that carry a trace, through TRL's SFTTrainer."""
+    epochs: int = Field(default=4, ge=1)
+    """Passes over the traces."""
+    batch_size: int = Field(default=6, ge=1)
+    """Traces per optimizer step."""
+    learning_rate: float = Field(default=5e-4, gt=0)
+    """Peak learning rate."""
+
+
+class EvaluationConfig(Section):
+    """How a checkpoint is measured: held out and without hints."""
+
+    samples_per_question: int = Field(default=8, ge=1)
+    """Completions per test question; pass@8 needs 8."""
+    max_questions: int | None = Field(default=None, ge=1)
+    """Use only the first so many test questions."""
+    every_steps: int = Field(default=10, ge=1)
+    """Steps between two validations; the best adapter by validation is kept."""
+    validation_samples: int = Field(default=2, ge=1)
+    """Completions per validation question."""
+    slots: int = Field(default=128, ge=1)
+    """Sequences decoded at once."""
+    bootstrap: int = Field(default=10_000, ge=100)
+    """Resamples of the 95 % interval."""
+
+
+class ExportConfig(Section):
+    """What is made of the tuned model."""
+
+    formats: tuple[Literal["f16", "q8_0"], ...] = ("f16", "q8_0")
+    """GGUF files to write; empty = no export."""
+    check_questions: int = Field(default=200, ge=1)
+    """Test questions that the GGUF answers in llama.cpp."""
+    check_samples: int = Field(default=1, ge=1)
+    """Completions per question there."""
+    check_format: Literal["f16", "q8_0"] = "q8_0"
+    """Which file is scored."""
+
+
+class RunConfig(Section):
+    """Where a run lies and how it is repeated."""
+
+    name: str = ""
+    """Folder under runs/; empty = <recipe>-<model>-seed<seed>."""
+    folder: str = "runs"
+    """Folder of all runs."""
+    seed: int = Field(default=0, ge=0)
+    """Every random choice derives from it."""
+    checkpoint_every_steps: int = Field(default=5, ge=1)
+    """Steps between two checkpoints."""
+    checkpoint_every_minutes: float = Field(default=5.0, gt=0)
+    """Longest time without a checkpoint."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """Newest checkpoints to keep; the best by validation is kept besides."""
+
+
+class Config(Section):
+    """The whole tree."""
+
+    recipe: str = "default"
+    """Which recipe it was read from; for people."""
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    scoring: ScoringConfig = ScoringConfig()
+    learning: LearningConfig = LearningConfig()
+    warm_start: WarmStartConfig = WarmStartConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    export: ExportConfig = ExportConfig()
+    run: RunConfig = RunConfig()
+
+    @property
+    def run_dir(self) -> Path:
+        """Folder of this run."""
+        model = self.model.name.rstrip("/").split("/")[-1]
+        return Path(self.run.folder) / (self.run.name or f"{self.recipe}-{model}-seed{self.run.seed}")
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the recipes in the package."""
+    folder = resources.files("edge_rl") / "recipes"
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+
+
+def load_recipe(name: str) -> dict[str, Any]:
+    """Return the settings of a recipe: a name of the package or a path to a TOML file.
+
+    Raises: ConfigError if it does not exist or is no TOML.
+    """
+    if name.endswith(".toml"):
+        path = Path(name)
+        if not path.is_file():
+            raise ConfigError(f"recipe file {name} does not exist; known recipes: {', '.join(recipe_names())}")
+        text, where = path.read_text(encoding="utf-8"), name
+    else:
+        if name not in recipe_names():
+            raise ConfigError(f"recipe {name!r} does not exist; {suggest(name, recipe_names())}")
+        text = (resources.files("edge_rl") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
+        where = f"recipe {name}"
+    try:
+        settings = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where}: no valid TOML: {error}") from None
+    settings.setdefault("recipe", Path(name).stem)
+    return settings
+
+
+def resolve(recipe: str, overrides: Mapping[str, Any], assignments: Sequence[str] = ()) -> Config:
+    """Return the tree of a recipe with `overrides` ("section.key" -> value) and "section.key=value" strings applied last.
+
+    Raises: ConfigError for an unknown key, a value that does not fit, or an impossible combination.
+    """
+    settings = load_recipe(recipe)
+    for key, value in overrides.items():
+        _assign(settings, key, value)
+    for assignment in assignments:
+        key, separator, text = assignment.partition("=")
+        if not separator:
+            raise ConfigError(f"--set {assignment!r}: expected section.key=value")
+        _assign(settings, key.strip(), _parse_value(text.strip()))
+    return build(settings)
+
+
+def build(settings: Mapping[str, Any]) -> Config:
+    """Return the validated tree of nested settings.
+
+    Raises: ConfigError, naming the key, the value and what was allowed.
+    """
+    try:
+        return Config.model_validate(dict(settings))
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(detail) for detail in error.errors())) from None
+
+
+def to_toml(config: Config) -> str:
+    """Return the resolved tree as TOML; `build` reads it back unchanged. Keys that are None are left out."""
+    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+
+
+def suggest(given: str, known: Sequence[str]) -> str:
+    """Return advice: the nearest known name, or all of them."""
+    near = difflib.get_close_matches(given, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+
+
+def _assign(settings: dict[str, Any], dotted: str, value: Any) -> None:
+    *sections, key = dotted.split(".")
+    node = settings
+    for section in sections:
+        child = node.setdefault(section, {})
+        if not isinstance(child, dict):
+            raise ConfigError(f"{dotted}: {section!r} is a value, not a section")
+        node = child  # pyright: ignore[reportUnknownVariableType]
+    node[key] = value
+
+
+def _parse_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _known_keys(path: Sequence[str | int]) -> list[str]:
+    model: type[BaseModel] = Config
+    for name in path:
+        annotation = model.model_fields[str(name)].annotation
+        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        model = annotation
+    return list(model.model_fields)
+
+
+def _explain(detail: Any) -> str:
+    path = detail["loc"]
+    dotted = ".".join(str(part) for part in path)
+    if detail["type"] == "extra_forbidden":
+        return f"unknown key {dotted}; {suggest(str(path[-1]), _known_keys(path[:-1]))}"
+    message = detail["msg"].removeprefix("Value error, ")
+    return f"{dotted or 'config'}: {message}, got {detail['input']!r}" if path else message
