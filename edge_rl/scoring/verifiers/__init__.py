@@ -1,0 +1,21 @@
+"""The verifiers: completion and sample in, verdict out. Knows no reward and no model."""
+
+from edge_rl.config import suggest
+from edge_rl.errors import ConfigError
+from edge_rl.scoring.verifiers.numeric import judge_numeric
+from edge_rl.types import Verifier
+
+VERIFIERS: dict[str, Verifier] = {
+    "numeric": judge_numeric,
+}
+"""To add one: write scoring/verifiers/<name>.py, add the line here, add cases to tests/contract/test_verifiers.py."""
+
+
+def get_verifier(kind: str) -> Verifier:
+    """Return the verifier called `kind`.
+
+    Raises: ConfigError if there is none.
+    """
+    if kind not in VERIFIERS:
+        raise ConfigError(f"verifier {kind!r} does not exist; {suggest(kind, sorted(VERIFIERS))}")
+    return VERIFIERS[kind]
