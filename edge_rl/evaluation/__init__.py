@@ -1,0 +1,1 @@
+"""How good a fixed checkpoint is, held out and without hints."""

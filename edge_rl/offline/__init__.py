@@ -1,0 +1,1 @@
+"""Learning from recorded traces: rounds around TRL's trainers."""

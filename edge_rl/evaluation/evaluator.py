@@ -1,0 +1,177 @@
+"""Measures a fixed checkpoint on held-out questions: hint-free, on a path of its own, with no state of training.
+
+Knows prompts, rollouts and verdicts. Knows no model, no engine, no tokenizer and no verifier: it is handed a `collect`
+and a `judge`.
+"""
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+from edge_rl.errors import DataError, VerifierError
+from edge_rl.evaluation.estimators import mean_with_interval, paired_difference, pass_at_k
+from edge_rl.types import Author, Estimate, EvalReport, Prompt, Rollout, StopReason, Verdict
+
+Collect = Callable[[Sequence[Prompt], int], Sequence[Rollout]]
+"""Takes prompts and a number n; returns n finished rollouts per prompt, in any order."""
+
+Judge = Callable[[Rollout], Verdict]
+"""Judges one finished rollout."""
+
+
+def evaluate(  # noqa: PLR0913  (a door wires it by keyword)
+    name: str,
+    prompts: Sequence[Prompt],
+    *,
+    num_samples: int,
+    collect: Collect,
+    judge: Judge,
+    resamples: int,
+    seed: int,
+) -> EvalReport:
+    """Return the measurements of the policy behind `collect`, `num_samples` completions per prompt.
+
+    Completions that could not be judged are left out of every rate and counted in `unjudged`; a question without a
+    judged completion is left out of pass@1. pass@8 exists only where every question has 8 judged completions.
+
+    Raises: DataError if a prompt or a rollout carries a hint or a worked example, or if `collect` returned other
+    rollouts than it was asked for; VerifierError if nothing could be judged.
+    """
+    _require_hint_free(name, prompts)
+    if num_samples < 1:
+        raise DataError(f"evaluation {name!r}: num_samples must be at least 1, got {num_samples}")
+    started = time.perf_counter()
+    rollouts = collect(prompts, num_samples)
+    _check_rollouts(name, prompts, num_samples, rollouts)
+    verdicts = [judge(rollout) for rollout in rollouts]
+    seconds = time.perf_counter() - started
+
+    num_correct = {prompt.sample_id: 0 for prompt in prompts}
+    num_judged = {prompt.sample_id: 0 for prompt in prompts}
+    for rollout, verdict in zip(rollouts, verdicts, strict=True):
+        if verdict.correct is not None:
+            num_judged[rollout.prompt.sample_id] += 1
+            num_correct[rollout.prompt.sample_id] += verdict.correct
+    rates = pass_rates(num_correct, num_judged)
+    if not rates:
+        raise VerifierError(
+            f"evaluation {name!r}: none of {len(rollouts)} completions could be judged; first reason: "
+            f"{verdicts[0].reason}; check the gold answers and the verifier of these samples"
+        )
+    return EvalReport(
+        name=name,
+        num_correct=num_correct,
+        num_samples=num_judged,
+        pass_at_1=mean_with_interval(list(rates.values()), resamples=resamples, seed=seed),
+        pass_at_8=_pass_at_8(num_correct, num_judged, resamples=resamples, seed=seed),
+        code_share=sum(bool(rollout.executions) for rollout in rollouts) / len(rollouts),
+        tokens=sum(rollout.num_policy_tokens for rollout in rollouts) / len(rollouts),
+        unjudged=sum(verdict.correct is None for verdict in verdicts),
+        truncated=sum(rollout.stop_reason is StopReason.LENGTH for rollout in rollouts),
+        seconds=seconds,
+    )
+
+
+def pass_rates(num_correct: Mapping[str, int], num_judged: Mapping[str, int]) -> dict[str, float]:
+    """Return pass@1 per question, in the order of `num_judged`, for the questions with a judged completion."""
+    return {question: pass_at_k(num_correct[question], count, 1) for question, count in num_judged.items() if count > 0}
+
+
+def paired(report_a: EvalReport, report_b: EvalReport, *, resamples: int = 10_000, seed: int = 0) -> Estimate:
+    """Return pass@1 of a minus that of b, with its 95 % paired bootstrap interval over questions.
+
+    A question that one side could not judge at all is left out; both reports count it in `unjudged`.
+
+    Raises: DataError if the reports are of different questions.
+    """
+    if report_a.num_samples.keys() != report_b.num_samples.keys():
+        raise DataError(
+            f"reports {report_a.name!r} and {report_b.name!r} are of different questions "
+            f"({len(report_a.num_samples)} and {len(report_b.num_samples)}); evaluate both on the same split"
+        )
+    rates_a = pass_rates(report_a.num_correct, report_a.num_samples)
+    rates_b = pass_rates(report_b.num_correct, report_b.num_samples)
+    common = rates_a.keys() & rates_b.keys()
+    return paired_difference(
+        {question: rates_a[question] for question in common},
+        {question: rates_b[question] for question in common},
+        resamples=resamples,
+        seed=seed,
+    )
+
+
+def save_report(report: EvalReport, path: Path) -> None:
+    """Write a report as JSON; a reader never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.part")
+    with beside.open("w", encoding="utf-8") as file:
+        json.dump(asdict(report), file, indent=1, ensure_ascii=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def load_report(path: Path) -> EvalReport:
+    """Return a report that `save_report` wrote.
+
+    Raises: DataError if the file is absent or holds no report.
+    """
+    try:
+        fields = cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
+        at_8 = fields.pop("pass_at_8")
+        at_1 = fields.pop("pass_at_1")
+        return EvalReport(pass_at_1=Estimate(**at_1), pass_at_8=None if at_8 is None else Estimate(**at_8), **fields)
+    except OSError as error:
+        raise DataError(f"evaluation report {path}: {error.strerror}; run the evaluation first") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(f"{path} is no evaluation report ({type(error).__name__}: {error}); evaluate again") from error
+
+
+def _pass_at_8(
+    num_correct: Mapping[str, int], num_judged: Mapping[str, int], *, resamples: int, seed: int
+) -> Estimate | None:
+    if min(num_judged.values()) < 8:
+        return None
+    rates = [pass_at_k(num_correct[question], count, 8) for question, count in num_judged.items()]
+    return mean_with_interval(rates, resamples=resamples, seed=seed)
+
+
+def _require_hint_free(name: str, prompts: Sequence[Prompt]) -> None:
+    if not prompts:
+        raise DataError(f"evaluation {name!r}: no questions; choose a split that has some")
+    for prompt in prompts:
+        if prompt.hint_level > 0 or prompt.shots > 0:
+            raise DataError(
+                f"evaluation {name!r}: the prompt of {prompt.sample_id} has hint level {prompt.hint_level} and "
+                f"{prompt.shots} worked examples; evaluation allows 0 and 0: build its prompts without hints"
+            )
+    repeated = [sample_id for sample_id, count in Counter(p.sample_id for p in prompts).items() if count > 1]
+    if repeated:
+        raise DataError(
+            f"evaluation {name!r}: {len(repeated)} questions occur twice: {repeated[0]}, ...; ask each once"
+        )
+
+
+def _check_rollouts(name: str, prompts: Sequence[Prompt], num_samples: int, rollouts: Sequence[Rollout]) -> None:
+    asked = {prompt.sample_id: prompt for prompt in prompts}
+    for rollout in rollouts:
+        where = f"evaluation {name!r}: a rollout of {rollout.prompt.sample_id}"
+        if asked.get(rollout.prompt.sample_id) != rollout.prompt:
+            raise DataError(f"{where} started from another prompt than the one asked; collect must not change prompts")
+        if any(segment.author is Author.HINT for segment in rollout.segments):
+            raise DataError(f"{where} contains a hint; evaluation is hint-free: collect without hints")
+        if not rollout.is_finished:
+            raise DataError(f"{where} has no stop reason; collect must finish every rollout")
+    counts = Counter(rollout.prompt.sample_id for rollout in rollouts)
+    for sample_id in asked:
+        if counts[sample_id] != num_samples:
+            raise DataError(
+                f"evaluation {name!r}: {counts[sample_id]} rollouts of {sample_id}, expected {num_samples}; "
+                "collect must return every one it was asked for"
+            )
