@@ -59,6 +59,8 @@ class TraceSegment:
 
     author: Author
     text: str
+    hint_kind: HintKind | None = None
+    """Kind of a HINT segment; None for the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +190,9 @@ class Rollout:
     executions: tuple[Execution, ...] = ()
     """Results of the tool calls, in order."""
     text: str = ""
-    """The completion decoded once, when the rollout ends: for verifiers and people."""
+    """The completion decoded once, when the rollout ends: for people."""
+    policy_text: str = ""
+    """What the policy wrote, a newline where a tool result stood: for verifiers."""
 
     @property
     def token_ids(self) -> tuple[int, ...]:

@@ -1,0 +1,121 @@
+"""Samples to token ids: what the model is shown, and the traces that it imitates. Knows a tokenizer only as a protocol.
+
+Layout for a tokenizer without a chat template (a base model), documented here because the GGUF's users must repeat it:
+
+    <system text>
+
+    Problem: <question>
+
+    Solution:
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, Protocol
+
+from edge_rl.data.hints import insert_hints
+from edge_rl.errors import DataError
+from edge_rl.types import Author, Prompt, Sample
+
+FIXED_DATE = "01 Jan 2026"
+"""Some chat templates (Llama 3.2) print today's date; a prompt must not change from one day to the next."""
+
+
+class ChatTokenizer(Protocol):
+    """The part of a transformers tokenizer that prompts need."""
+
+    @property
+    def bos_token_id(self) -> Any:
+        """Token that opens a document, or None."""
+        ...
+
+    @property
+    def eos_token_id(self) -> Any:
+        """Token that ends a turn, or None."""
+        ...
+
+    @property
+    def chat_template(self) -> Any:
+        """Jinja text, or None for a base model."""
+        ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> Sequence[int]:
+        """Return the token ids of a text."""
+        ...
+
+    def apply_chat_template(
+        self, conversation: list[dict[str, str]], *, tokenize: bool, add_generation_prompt: bool, **kwargs: Any
+    ) -> Any:
+        """Return the conversation as text (`tokenize=False`)."""
+        ...
+
+
+def build_prompt(sample: Sample, tokenizer: ChatTokenizer, *, system: str) -> Prompt:
+    """Return the prompt of a sample: system text and question in the model's chat template, ready for its reply.
+
+    `system` may be empty: then the template decides. A template that knows no system role gets it in front of the
+    question; thinking modes are off. At most one beginning-of-sequence token.
+
+    Raises: DataError if the template refuses even a lone question.
+    """
+    if tokenizer.chat_template:
+        text = _render_chat(sample.question, tokenizer, system=system)
+        token_ids = list(tokenizer.encode(text, add_special_tokens=False))  # the template writes its own BOS
+    else:
+        text = f"{system}\n\n" if system else ""
+        text += f"Problem: {sample.question}\n\nSolution:\n"
+        token_ids = list(tokenizer.encode(text, add_special_tokens=True))
+        if token_ids and token_ids[-1] == tokenizer.eos_token_id:
+            token_ids.pop()  # some tokenizers close every text; the model is to continue this one
+    bos = tokenizer.bos_token_id
+    while bos is not None and token_ids[:2] == [bos, bos]:
+        token_ids.pop(0)
+    return Prompt(sample_id=sample.id, token_ids=tuple(token_ids))
+
+
+def encode_trace(sample: Sample, tokenizer: ChatTokenizer) -> tuple[tuple[int, ...], tuple[bool, ...]]:
+    """Return the completion that a sample's trace shows, as ([T] token ids, [T] loss mask), for fine-tuning.
+
+    The hints become the model's own voice: they are joined with the policy text around them, tokenised with it, and in
+    the loss. Each tool result is tokenised on its own, as the collector appends it, and masked out. The end-of-turn
+    token follows and is in the loss.
+
+    Raises: DataError if the sample has no trace, its hints do not fit, or the tokenizer has no end-of-turn token.
+    """
+    if not sample.trace:
+        raise DataError(f"sample {sample.id} has no trace to imitate; fine-tune on samples that carry one")
+    if tokenizer.eos_token_id is None:
+        raise DataError("the tokenizer has no end-of-turn token (eos_token_id); set one")
+    segments = insert_hints(sample.trace, [hint for hint in sample.hints if hint.position is not None])
+    token_ids: list[int] = []
+    loss_mask: list[bool] = []
+    for is_tool, run in groupby(segments, key=lambda segment: segment.author is Author.TOOL):
+        text = "".join(segment.text for segment in run)
+        run_ids = tokenizer.encode(text, add_special_tokens=False)
+        token_ids.extend(run_ids)
+        loss_mask.extend([not is_tool] * len(run_ids))
+    return (*token_ids, int(tokenizer.eos_token_id)), (*loss_mask, True)
+
+
+def _render_chat(question: str, tokenizer: ChatTokenizer, *, system: str) -> str:
+    from jinja2 import TemplateError  # only a chat template needs it, and then the tokenizer has brought it
+
+    attempts = [[{"role": "user", "content": question}]]
+    if system:
+        attempts = [
+            [{"role": "system", "content": system}, {"role": "user", "content": question}],
+            [{"role": "user", "content": f"{system}\n\n{question}"}],
+        ]
+    reason = ""
+    for conversation in attempts:
+        try:
+            return tokenizer.apply_chat_template(
+                conversation,
+                tokenize=False,
+                add_generation_prompt=True,
+                enable_thinking=False,
+                date_string=FIXED_DATE,
+            )
+        except TemplateError as error:
+            reason = str(error)
+    raise DataError(f"the chat template refuses a question with and without a system message: {reason}")
