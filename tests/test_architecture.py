@@ -1,0 +1,130 @@
+"""The rules of the layout, as tests. The import contract itself stands in pyproject.toml."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from edge_rl.cli import DOORS
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = sorted((ROOT / "edge_rl").rglob("*.py"))
+BANNED_NAMES = {"utils", "util", "helpers", "common", "misc"}
+HEAVY = ("torch", "transformers", "peft", "trl", "datasets", "accelerate", "matplotlib", "gradio", "vllm", "numpy")
+
+
+def _lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports; raise SystemExit(lint_imports())"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def _copy_package(folder: Path) -> Path:
+    shutil.copytree(ROOT / "edge_rl", folder / "edge_rl", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder / "edge_rl"
+
+
+def test_import_contract_holds(tmp_path: Path) -> None:
+    _copy_package(tmp_path)
+    result = _lint_imports(tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("data/intruder.py", "import edge_rl.scoring"),
+        ("types.py", "import edge_rl.data"),
+        ("unlisted.py", "import edge_rl.errors"),
+        ("scoring/intruder.py", "import torch"),
+        ("rollout/intruder.py", "import vllm"),
+        ("learning/intruder.py", "import edge_rl.train"),
+    ],
+    ids=["stage-stage", "word-stage", "unlisted-file", "heavy-in-light", "vllm-elsewhere", "stage-door"],
+)
+def test_import_contract_catches_a_break(tmp_path: Path, path: str, line: str) -> None:
+    package = _copy_package(tmp_path)
+    if not (package / "train.py").exists():
+        (package / "train.py").touch()
+    with (package / path).open("a", encoding="utf-8") as file:
+        file.write(f"\n{line}\n")
+    result = _lint_imports(tmp_path)
+    assert result.returncode == 1, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "edge_rl",
+        "edge_rl.errors",
+        "edge_rl.types",
+        "edge_rl.config",
+        "edge_rl.catalog",
+        "edge_rl.cli",
+        "edge_rl.data",
+        "edge_rl.scoring",
+    ],
+)
+def test_light_modules_load_no_heavy_package(module: str) -> None:
+    code = f"import sys, {module}; print(*(name for name in {HEAVY!r} if name in sys.modules))"
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == ""
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_source_file_has_a_docstring_and_a_telling_name(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{path} does not say what it knows"
+    assert path.stem not in BANNED_NAMES
+    assert path.parent.name not in BANNED_NAMES
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_source_file_swallows_no_error(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ExceptHandler):
+            kind = ast.unparse(node.type) if node.type else ""
+            assert kind not in ("", "BaseException"), f"{path}:{node.lineno} catches everything"
+            is_silent = all(isinstance(line, ast.Pass) for line in node.body)
+            assert not (kind == "Exception" and is_silent), f"{path}:{node.lineno} swallows an error"
+
+
+def test_public_names_exist() -> None:
+    import edge_rl
+
+    for name in getattr(edge_rl, "__all__", ()):
+        assert hasattr(edge_rl, name), f"edge_rl.__all__ lists {name}, which does not exist"
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_door_answers_help(door: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", f"edge_rl.{door}", "--help"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert "usage" in result.stdout.lower()
+
+
+def test_makefile_words_are_those_of_the_readme() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):.*## ", makefile, flags=re.MULTILINE))
+    for word in re.findall(r"`make ([a-z-]+)", readme):
+        assert word in targets, f"README names `make {word}`, which the Makefile does not have"
+    for target in targets - {"help"}:
+        assert f"make {target}" in readme, f"README does not name `make {target}`"
+
+
+def test_readme_names_every_file_of_the_package() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for path in SOURCES:
+        if path.name not in ("__init__.py", "__main__.py"):
+            assert path.stem in readme, f"README's tree lacks {path.relative_to(ROOT)}"
+
+
+def test_ci_runs_only_what_a_person_can_type() -> None:
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.startswith("make ")] == ["make check", "make test"]
