@@ -64,17 +64,19 @@ class Collector:
         *,
         step: int,
         num_groups: int | None = None,
+        first_index: int = 0,
     ) -> tuple[list[Group], list[Group]]:
         """Return (finished groups to train on, groups to carry to the next step).
 
         `next_prompts(n)` gives n fresh prompts. With chunks, twice the step's groups are kept under way so that long
-        rollouts do not hold up the step; without, exactly the step's groups are made.
+        rollouts do not hold up the step; without, exactly the step's groups are made. `first_index` numbers the fresh
+        groups where a step collects more than once, so that their seeds differ.
         """
         wanted = num_groups or self._settings.prompts_per_step
         is_chunked = self._settings.chunk_tokens < self._settings.max_tokens
         under_way = wanted * 2 if is_chunked else wanted
         groups = list(carried)
-        drawn = 0
+        drawn = first_index
         while True:
             finished = [group for group in groups if group.is_finished]
             if len(finished) >= wanted:
