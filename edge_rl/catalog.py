@@ -276,7 +276,7 @@ def _from_folder(name: str, folder: Path) -> ModelEntry:
         raise ConfigError(f"model folder {name} has no config.json; give the folder that save_pretrained wrote")
     try:
         config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        shape = _shape_of(config)
+        shape = shape_of_config(config)
     except (ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
     counted = _stored_parameters(folder)
@@ -291,7 +291,8 @@ def _from_folder(name: str, folder: Path) -> ModelEntry:
     )
 
 
-def _shape_of(config: dict[str, Any]) -> Shape | None:
+def shape_of_config(config: dict[str, Any]) -> Shape | None:
+    """Return the sizes in the content of a config.json; None where it names them otherwise."""
     keys = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
     if any(config.get(key) is None for key in keys):
         return None
