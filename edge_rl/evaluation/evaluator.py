@@ -154,7 +154,7 @@ def _require_hint_free(name: str, prompts: Sequence[Prompt]) -> None:
     repeated = [sample_id for sample_id, count in Counter(p.sample_id for p in prompts).items() if count > 1]
     if repeated:
         raise DataError(
-            f"evaluation {name!r}: {len(repeated)} questions occur twice: {repeated[0]}, ...; ask each once"
+            f"evaluation {name!r}: {len(repeated)} of the questions occur twice: {repeated[0]}, ...; ask each once"
         )
 
 
