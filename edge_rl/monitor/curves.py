@@ -66,9 +66,10 @@ def _draw_validation(axis: "Axes", validation: Sequence[tuple[float, float]]) ->
     axis.plot(
         [step for step, _ in points], [value for _, value in points], "o-", color=GREEN, linewidth=2, markersize=4
     )
-    for step, value in points[:1] + points[1:][-1:]:
-        label = f"{value:.0%}" + (" warm start" if step == 0 else "")
-        axis.annotate(label, (step, value), xytext=(4, 6), textcoords="offset points", fontsize=8)
+    for place, (step, value) in {"left": points[0], "right": points[-1]}.items() if points else ():
+        text = f"{value:.0%}" + (" (warm start)" if step == 0 else "")
+        below_or_above = (0, -14) if place == "left" else (0, 7)
+        axis.annotate(text, (step, value), below_or_above, textcoords="offset points", fontsize=8, ha=place)
     axis.set_title("validation pass@1 (held out, hint-free)")
     axis.set_ylim(0, 1)
 

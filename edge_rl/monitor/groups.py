@@ -1,6 +1,6 @@
 """What the scored groups of one step show, as numbers. Knows records only.
 
-Names: reward/..., groups/..., rollout/...; a share is between 0 and 1. What was left out of a mean is counted beside it.
+Names: reward/..., groups/..., rollout/...; a share lies between 0 and 1. What left a mean is counted beside it.
 """
 
 import math

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -24,6 +25,8 @@ REPORT_MD = "report.md"
 CURVES_PNG = "curves.png"
 RESERVED = ("rows", "paired", "minutes", "peak_rss_mb")
 COLUMNS = ("", "pass@1", "95 % interval", "pass@8", "code share", "tokens per answer", "minutes")
+SHORT_COLUMNS = ("", "pass@1", "95 % interval", "pass@8", "code", "tokens", "minutes")
+"""The same where a line has 80 characters."""
 
 LIMITS = (
     "The intervals resample the test questions. They do not cover the luck of the training seed: run other seeds too.",
@@ -76,7 +79,7 @@ def write_report(
     """Write report.json, report.md and curves.png into the run folder.
 
     `paired` maps "tuned_vs_base", "tuned_vs_warm_start" to differences of pass@1. `extras` (seed, model, ...) go into
-    report.json as they are; of them `files` (label -> path) and `validation` (pairs of optimizer steps taken and pass@1,
+    report.json as they are; of them `files` (label -> path) and `validation` (pairs of steps taken and pass@1,
     0 steps = warm start) also have a place in the report.
 
     Raises: CheckpointError where the folder cannot be written; MissingExtraError without matplotlib.
@@ -186,14 +189,14 @@ def print_report(
 ) -> None:
     """Print the table, the differences, and where the whole report lies."""
     out = console or Console(highlight=False)
-    table = Table(title=f"{run_dir.name}: held-out questions, without hints", title_justify="left")
-    for index, column in enumerate(COLUMNS):
+    table = Table(title=f"{run_dir.name}: held-out questions, without hints", title_justify="left", box=SIMPLE_HEAD)
+    for index, column in enumerate(SHORT_COLUMNS):
         table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*row_cells(row))
     out.print(table)
     for name, estimate in paired.items():
-        out.print(paired_line(name, estimate), markup=False)
+        out.print(paired_line(name, estimate), markup=False, soft_wrap=True)
     out.print(f"report: {run_dir / REPORT_MD}", markup=False, soft_wrap=True)
 
 
