@@ -211,7 +211,8 @@ def _check_coverage(model: PeftModel) -> None:
 
 
 def _modules(model: PeftModel) -> list[tuple[str, nn.Module]]:
-    return cast(list[tuple[str, nn.Module]], list(model.get_base_model().named_modules()))
+    base = cast(nn.Module, model.get_base_model())
+    return list(base.named_modules())
 
 
 def _base_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

