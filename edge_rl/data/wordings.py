@@ -53,8 +53,8 @@ HINTED: tuple[tuple[str, str], ...] = (
     ("sum_range", "Add up every whole number from {a:14-97} to {b:150-980}, both ends included. What is the sum?"),
     (
         "average",
-        "A postman walked {a:510-990}, {b:510-990}, {c:510-990} and {d:510-990} steps on four days. What "
-        "is the mean per day?",
+        "A postman brings {a:510-990}, {b:510-990}, {c:510-990} and {d:510-990} letters on four days. "
+        "What is the mean per day?",
     ),
     (
         "triple_product",
