@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from edge_rl.cli import DOORS
+from tests.mutate import Mutation, fault_of, load_mutations
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "edge_rl").rglob("*.py"))
@@ -123,6 +124,11 @@ def test_readme_names_every_file_of_the_package() -> None:
     for path in SOURCES:
         if path.name not in ("__init__.py", "__main__.py"):
             assert path.stem in readme, f"README's tree lacks {path.relative_to(ROOT)}"
+
+
+@pytest.mark.parametrize("mutation", load_mutations(), ids=str)
+def test_mutation_can_be_applied(mutation: Mutation) -> None:
+    assert fault_of(mutation) is None
 
 
 def test_ci_runs_only_what_a_person_can_type() -> None:
