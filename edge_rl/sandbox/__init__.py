@@ -1,129 +1,97 @@
-"""Runs untrusted Python: the interpreter that rollouts and code verifiers use.
+"""Runs untrusted Python: the interpreter that rollouts and code verifiers use. Knows no model, prompt or reward.
 
-First version: a plain child process per session (no isolation beyond limits). It is replaced by the confined one.
+A session is one process; its variables and its scratch directory persist between calls, and nothing else does. Code
+runs as a script: what it prints counts, the value of a last expression is not shown.
+
+Promised, by the back ends `landlock`, `bubblewrap` and `monty`, for code that wants to do harm:
+- Files: nothing of the host is read or written but the standard library (read) and the session's scratch directory.
+- Secrets: no environment, arguments, memory or open files of the host, of another session or of an earlier one.
+- Network: none, the host's own services included.
+- Processes: none is started; none is signalled, traced or slowed down; none outlives `close`.
+- Resources: wall time, CPU time, memory, output, file size and scratch space are bounded; the host survives each bound.
+- Results: what code prints cannot pass for a result, and one call cannot answer for a later one.
+
+Not promised:
+- Safety from holes in the kernel, in CPython or in monty, and from what the processor leaks (side channels).
+- That names, sizes and times of host files stay hidden (`landlock`; `bubblewrap` hides most of them), nor the host
+  name, the load and the number of processors.
+- That a call which reports OK did its work: code that runs in a process can end it early or imitate its own report.
+  Hidden tests must be compared outside of the process that ran the candidate.
+- Anything with `unsafe`: it bounds resources and is no sandbox.
+
+`landlock` needs Linux 5.13+; it works as root and as an ordinary user, also under Docker's default profile.
+`bubblewrap` adds mount namespaces around the same. `monty` runs a subset of Python anywhere. `auto` takes the first
+of `landlock` and `monty` that proves itself, and fails where none does. What is active is tried at the start in a real
+session, not looked up: `make_interpreter(...).describe()`.
 """
 
-import json
-import os
-import select
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
-import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from edge_rl.errors import SandboxError
-from edge_rl.sandbox.inside import worker
-from edge_rl.types import Execution, ExecutionStatus, Interpreter
+from edge_rl.errors import MissingExtraError, SandboxError
+from edge_rl.sandbox.forkserver import ForkServerInterpreter
+from edge_rl.sandbox.limits import Limits
+from edge_rl.sandbox.monty import MontyInterpreter
+from edge_rl.sandbox.session import ProcessSession
 
-_START = """
-import resource, runpy, sys
-resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
-resource.setrlimit(resource.RLIMIT_FSIZE, (100 << 20, 100 << 20))
-sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
-runpy.run_path(sys.argv[1])["serve"](int(sys.argv[2]))
-"""
-_MAX_OUTPUT = 1 << 20
+AnyInterpreter = ForkServerInterpreter | MontyInterpreter
+
+BACKENDS: dict[str, Callable[[Limits, Sequence[str]], AnyInterpreter]] = {
+    "landlock": lambda limits, preload: ForkServerInterpreter("landlock", limits, preload),
+    "bubblewrap": lambda limits, preload: ForkServerInterpreter("bubblewrap", limits, preload),
+    "monty": MontyInterpreter,
+    "unsafe": lambda limits, preload: ForkServerInterpreter("unsafe", limits, preload),
+}
+"""To add one: a class with open, describe and close, a line here, and its row in tests/contract/test_sandbox.py."""
+
+UNSAFE_WARNING = "UNSAFE INTERPRETER: model code runs with all rights of this user: files, network, processes"
 
 
-class _PlainSession:
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._child: subprocess.Popen[bytes] | None = None
+def make_interpreter(
+    backend: str = "auto", *, timeout_s: float = 5.0, memory_mb: int = 1024, preload: Sequence[str] = ()
+) -> AnyInterpreter:
+    """Return a running interpreter; close it, or let it go with the process.
 
-    def _start(self) -> subprocess.Popen[bytes]:
-        self._scratch = tempfile.mkdtemp(prefix="edge_rl-")
-        self._channel, theirs = socket.socketpair()
-        command = [sys.executable, "-s", "-S", "-P", "-X", "utf8", "-c", _START, worker.__file__, str(theirs.fileno())]
-        child = subprocess.Popen(
-            command,
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=self._scratch,
-            env={"PYTHONHASHSEED": "0"},
-            start_new_session=True,
-        )
-        theirs.close()
-        assert child.stdout is not None
-        os.set_blocking(child.stdout.fileno(), False)
-        return child
-
-    def run(self, code: str) -> Execution:
-        """Run code; state persists."""
-        begun = time.monotonic()
-        if self._child is None:
-            self._child = self._start()
-        assert self._child.stdout is not None
-        nonce = os.urandom(8).hex()
-        body = json.dumps({"nonce": nonce, "code": code}).encode()
-        self._channel.settimeout(self._timeout_s)
-        self._channel.sendall(worker.HEADER.pack(len(body)) + body)
-        stdout, reply, status, error = bytearray(), bytearray(), ExecutionStatus.TIMEOUT, ""
-        out, channel = self._child.stdout.fileno(), self._channel.fileno()
-        while (left := begun + self._timeout_s - time.monotonic()) > 0:
-            ready, _, _ = select.select([out, channel], [], [], left)
-            if out in ready:
-                piece = os.read(out, 1 << 16)
-                stdout += piece
-                if not piece:
-                    ready = [channel]
-            elif channel in ready:
-                piece = self._channel.recv(1 << 16)
-                reply += piece
-                if not piece:
-                    status, error = ExecutionStatus.ERROR, "the interpreter process died"
-                    break
-                if len(reply) >= 4 and len(reply) == 4 + int.from_bytes(reply[:4], "big"):
-                    message = json.loads(reply[4:])
-                    status, error = ExecutionStatus(message["status"]), message["error"]
-                    break
-        if status is ExecutionStatus.TIMEOUT:
-            error = f"TimeoutError: stopped after {self._timeout_s:g} s"
-            self.close()
-        elif self._child.poll() is not None:
-            self.close()
-        if len(stdout) > _MAX_OUTPUT and status is ExecutionStatus.OK:
-            status, error = ExecutionStatus.TRUNCATED, f"output cut after {_MAX_OUTPUT} bytes"
-        text = stdout[:_MAX_OUTPUT].decode("utf-8", "replace")
-        return Execution(status=status, stdout=text, error=error, seconds=time.monotonic() - begun)
-
-    def close(self) -> None:
-        """Kill the process and remove its scratch directory."""
-        if self._child is None:
-            return
-        assert self._child.stdout is not None
-        try:
-            os.killpg(self._child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self._child.wait()
-        self._child.stdout.close()
-        self._channel.close()
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        self._child = None
-
-
-class _PlainInterpreter:
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-
-    def open(self) -> _PlainSession:
-        """Return a fresh session."""
-        return _PlainSession(self._timeout_s)
-
-
-def make_interpreter(backend: str = "auto", *, timeout_s: float = 5.0) -> Interpreter:
-    """Return an interpreter of the given back end.
-
-    Raises: SandboxError for an unknown back end.
+    `preload` names packages that sessions may import (`sympy`, `numpy`); they are imported once, before any session.
+    Raises: SandboxError where the back end does not exist, does not start or does not keep its promises here.
     """
-    if backend not in ("auto", "subprocess"):
-        raise SandboxError(f"back end {backend!r} does not exist; known: auto, subprocess")
-    return _PlainInterpreter(timeout_s)
+    limits = Limits(timeout_s=timeout_s, memory_bytes=memory_mb << 20)
+    if backend == "auto":
+        return _first_that_works(limits, preload)
+    if backend not in BACKENDS:
+        raise SandboxError(f"sandbox back end {backend!r} does not exist; known: auto, {', '.join(BACKENDS)}")
+    if backend == "unsafe":
+        warnings.warn(UNSAFE_WARNING, stacklevel=2)
+    return BACKENDS[backend](limits, preload)
 
 
-__all__ = ["make_interpreter"]
+def _first_that_works(limits: Limits, preload: Sequence[str]) -> AnyInterpreter:
+    reasons: list[str] = []
+    for name in ("landlock", "monty"):
+        try:
+            return BACKENDS[name](limits, preload)
+        except (SandboxError, MissingExtraError) as error:
+            reasons.append(str(error))
+    raise SandboxError(
+        "no sandbox works on this machine, so model code is not run. "
+        f"{'; '.join(reasons)}. Install one: pip install 'edge_rl[sandbox]'"
+    )
+
+
+def describe(interpreter: AnyInterpreter) -> dict[str, Any]:
+    """Return what is active in an interpreter, for the manifest of a run."""
+    return interpreter.describe()
+
+
+__all__ = [
+    "BACKENDS",
+    "UNSAFE_WARNING",
+    "AnyInterpreter",
+    "ForkServerInterpreter",
+    "Limits",
+    "MontyInterpreter",
+    "ProcessSession",
+    "describe",
+    "make_interpreter",
+]

@@ -11,7 +11,7 @@ import struct
 import sys
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 HEADER = struct.Struct(">I")
 MAX_ERROR_CHARS = 2_000
@@ -19,20 +19,22 @@ EXIT_OUT_OF_MEMORY = 77
 BLOCKED_MODULES = frozenset({"ctypes", "_ctypes"})
 
 
-def serve(channel: int) -> None:
+def serve(channel: int) -> NoReturn:
     """Answer requests on a descriptor until its other end closes; never returns."""
     main = _fresh_main()
     number = 0
-    while (request := _read_frame(channel)) is not None:
+    while header := os.read(channel, HEADER.size):
+        request = read_body(channel, header)
         number += 1
         last = bool(request.get("last"))
         try:
             status, error = _run(request["code"], main, f"<call {number}>")
-            if last and (late := _finish(main)):
-                status, error = late
+            if last:
+                late = _finish(main)
+                status, error = late if late and status == "ok" else (status, error)
             reply = {"nonce": request["nonce"], "status": status, "error": error}
             _flush()
-            _write_all(channel, _frame(reply))
+            write_frame(channel, reply)
         except MemoryError:
             os._exit(EXIT_OUT_OF_MEMORY)
         if last:
@@ -120,29 +122,28 @@ def _flush() -> None:
             continue  # the code closed or replaced it: nothing is left to flush
 
 
-def _frame(message: dict[str, Any]) -> bytes:
+def write_frame(channel: int, message: dict[str, Any]) -> None:
+    """Write one message completely."""
     body = json.dumps(message).encode("ascii")
-    return HEADER.pack(len(body)) + body
+    data = HEADER.pack(len(body)) + body
+    while data:
+        data = data[os.write(channel, data) :]
 
 
-def _read_frame(channel: int) -> dict[str, Any] | None:
-    header = _read_exactly(channel, HEADER.size)
-    if header is None:
-        return None
-    body = _read_exactly(channel, HEADER.unpack(header)[0])
-    return None if body is None else json.loads(body)
+def read_body(channel: int, header: bytes) -> dict[str, Any]:
+    """Read the rest of a message, of which `header` has been read already.
+
+    Raises: EOFError if the other end closes before its end.
+    """
+    header += _read_exactly(channel, HEADER.size - len(header))
+    return json.loads(_read_exactly(channel, HEADER.unpack(header)[0]))
 
 
-def _read_exactly(channel: int, count: int) -> bytes | None:
+def _read_exactly(channel: int, count: int) -> bytes:
     data = bytearray()
     while len(data) < count:
         piece = os.read(channel, min(count - len(data), 1 << 20))
         if not piece:
-            return None
+            raise EOFError
         data += piece
     return bytes(data)
-
-
-def _write_all(channel: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(channel, data) :]
