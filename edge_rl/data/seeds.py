@@ -43,7 +43,9 @@ class _HintRow(_Row):
     tier: int | None = None
 
 
-class _SampleRow(_Row):
+class SampleRow(_Row):
+    """What one line holds: the fields of `Sample`, in its order."""
+
     id: str = Field(min_length=1)
     question: str = Field(pattern=r"\S")
     answer: str = ""
@@ -109,24 +111,27 @@ def save_samples(samples: Sequence[Sample], path: str | Path) -> None:
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        try:
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError:
+            partial.unlink(missing_ok=True)
+            raise
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise DataError(f"{path}: cannot be written: {error.strerror or error}") from None
 
 
 def _parse_sample(line: str, where: str) -> Sample:
     try:
-        row = _SampleRow.model_validate_json(line)
+        row = SampleRow.model_validate_json(line)
     except ValidationError as error:
         raise DataError(f"{where}: {'; '.join(_explain(detail) for detail in error.errors())}") from None
     try:
         sample = Sample(
-            **{name: getattr(row, name) for name in _SampleRow.model_fields if name not in ("trace", "hints")},
+            **{name: getattr(row, name) for name in SampleRow.model_fields if name not in ("trace", "hints")},
             trace=tuple(TraceSegment(author=part.author, text=part.text) for part in row.trace),
             hints=tuple(
                 Hint(kind=part.kind, text=part.text, position=part.position, tier=part.tier) for part in row.hints
@@ -162,7 +167,7 @@ def _dump_sample(sample: Sample) -> bytes:
 
 def _known_keys(path: Sequence[str | int]) -> list[str]:
     models: dict[str | int, type[_Row]] = {"trace": _SegmentRow, "hints": _HintRow}
-    return list((models[path[0]] if path else _SampleRow).model_fields)
+    return list((models[path[0]] if path else SampleRow).model_fields)
 
 
 def _explain(detail: Any) -> str:
