@@ -211,8 +211,7 @@ def _check_coverage(model: PeftModel) -> None:
 
 
 def _modules(model: PeftModel) -> list[tuple[str, nn.Module]]:
-    base = cast(nn.Module, model.get_base_model())
-    return list(base.named_modules())
+    return cast(list[tuple[str, nn.Module]], [*model.get_base_model().named_modules()])
 
 
 def _base_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
