@@ -152,8 +152,6 @@ class EvaluationConfig(Section):
     """Steps between two validations; the best adapter by validation is kept."""
     validation_samples: int = Field(default=2, ge=1)
     """Completions per validation question."""
-    slots: int = Field(default=128, ge=1)
-    """Sequences decoded at once."""
     bootstrap: int = Field(default=10_000, ge=100)
     """Resamples of the 95 % interval."""
 

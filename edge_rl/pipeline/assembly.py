@@ -1,0 +1,154 @@
+"""Build the stages of a run from its configuration."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from transformers import PreTrainedTokenizerBase
+
+from edge_rl.config import Config
+from edge_rl.data.prompts import build_prompt
+from edge_rl.data.seeds import load_samples
+from edge_rl.errors import DataError
+from edge_rl.evaluation.evaluator import evaluate
+from edge_rl.rollout.collector import Collector
+from edge_rl.rollout.engines.hf import HfEngine
+from edge_rl.sandbox import make_interpreter
+from edge_rl.scoring.scorer import Scorer, gold_check
+from edge_rl.types import Engine, EvalReport, Interpreter, Prompt, Sample, Split, derive_seed
+from edge_rl.weights.adapters import attach_adapter
+from edge_rl.weights.loading import load_base
+from edge_rl.weights.scratch import scratch_weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """The samples of a run by split, gold-checked."""
+
+    train: tuple[Sample, ...]
+    validation: tuple[Sample, ...]
+    test: tuple[Sample, ...]
+
+    @property
+    def hinted(self) -> tuple[Sample, ...]:
+        """Training samples that carry a trace."""
+        return tuple(sample for sample in self.train if sample.trace)
+
+    @property
+    def by_id(self) -> dict[str, Sample]:
+        """All samples by id."""
+        return {sample.id: sample for sample in (*self.train, *self.validation, *self.test)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The stages of a run, built."""
+
+    config: Config
+    samples: Samples
+    model: PeftModel
+    """Base with the adapter that is trained."""
+    tokenizer: PreTrainedTokenizerBase
+    engine: HfEngine
+    interpreter: Interpreter
+    collector: Collector
+    scorer: Scorer
+
+    def prompts(self, samples: Sequence[Sample]) -> list[Prompt]:
+        """Return the prompts of samples, hint-free."""
+        return [build_prompt(sample, self.tokenizer, system=self.config.data.system) for sample in samples]
+
+    def collector_for(self, engine: Engine) -> Collector:
+        """Return a collector that differs from the run's in its engine only."""
+        return Collector(
+            engine, self.interpreter, self.tokenizer, self.config.rollout, seed=self.config.run.seed  # pyright: ignore[reportArgumentType]
+        )
+
+    def measure(
+        self,
+        name: str,
+        samples: Sequence[Sample],
+        num_samples: int,
+        *,
+        adapter: Path | None = None,
+        engine: Engine | None = None,
+    ) -> EvalReport:
+        """Return the evaluation of an adapter (None: the base) on held-out samples, or of another engine as it is.
+
+        The draws depend on the run's seed and the question, not on the name: checkpoints are compared on common draws.
+        """
+        if engine is None:
+            self.engine.load_adapter(adapter, policy_version=0)
+        collector = self.collector_for(engine or self.engine)
+        settings = self.config.evaluation
+        return evaluate(
+            name,
+            self.prompts(samples),
+            num_samples=num_samples,
+            collect=lambda prompts, n: collector.sample(prompts, n, name="evaluation"),
+            judge=self.scorer.judge,
+            resamples=settings.bootstrap,
+            seed=derive_seed(self.config.run.seed, "bootstrap") % 2**32,
+        )
+
+
+def load_split_samples(config: Config) -> Samples:
+    """Return the samples of the configured file, each accepted by its own verifier.
+
+    Raises: DataError for a missing file, a bad row, a gold answer that its verifier rejects, or an empty split.
+    """
+    samples = load_samples(Path(config.data.path))
+    gold_check(samples)
+    split = {name: tuple(sample for sample in samples if sample.split is name) for name in Split}
+    for name in Split:
+        if not split[name]:
+            raise DataError(f"{config.data.path}: no sample has split {name.value!r}; every split is needed")
+    test = split[Split.TEST][: config.evaluation.max_questions]
+    return Samples(train=split[Split.TRAIN], validation=split[Split.VALIDATION], test=test)
+
+
+def device_of_machine() -> torch.device:
+    """Return the device that a run uses: the first CUDA GPU, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def assemble(config: Config) -> Parts:
+    """Return the stages of a run.
+
+    Raises: ConfigError, DataError, ModelError or SandboxError, each with what to do.
+    """
+    samples = load_split_samples(config)
+    interpreter = make_interpreter(timeout_s=config.rollout.tool_timeout_s)
+    base, tokenizer = load_base(config.model, device_of_machine())
+    scratch = copy.deepcopy(base)
+    model = attach_adapter(base, config.model, derive_seed(config.run.seed, "adapter"))
+    engine = HfEngine(scratch, scratch_weights(model), slots=config.rollout.slots)
+    scorer = Scorer(samples.by_id, config.scoring)
+    collector = Collector(engine, interpreter, tokenizer, config.rollout, seed=config.run.seed)  # pyright: ignore[reportArgumentType]
+    parts = Parts(
+        config=config,
+        samples=samples,
+        model=model,
+        tokenizer=tokenizer,
+        engine=engine,
+        interpreter=interpreter,
+        collector=collector,
+        scorer=scorer,
+    )
+    _check_lengths(parts, base.config.get_text_config().max_position_embeddings)
+    return parts
+
+
+def _check_lengths(parts: Parts, limit: int) -> None:
+    """Refuse a question whose prompt and longest completion the model cannot hold; nothing is cut in silence."""
+    room = limit - parts.config.rollout.max_tokens
+    long = [prompt for prompt in parts.prompts(tuple(parts.samples.by_id.values())) if len(prompt.token_ids) > room]
+    if long:
+        names = ", ".join(f"{prompt.sample_id} ({len(prompt.token_ids)} tokens)" for prompt in long[:3])
+        raise DataError(
+            f"{len(long)} prompts leave no room for rollout.max_tokens = {parts.config.rollout.max_tokens} in the model's "
+            f"{limit} tokens: {names}; shorten them or lower rollout.max_tokens"
+        )

@@ -1,0 +1,290 @@
+"""The stages of a training run in order: warm start, reinforcement, measurement. Reads like the algorithm."""
+
+import json
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from edge_rl.data.prompts import encode_trace
+from edge_rl.data.sampler import Sampler
+from edge_rl.evaluation.evaluator import load_report, save_report
+from edge_rl.learning.learner import Learner
+from edge_rl.monitor.groups import group_metrics
+from edge_rl.monitor.metrics import Control, MetricsWriter
+from edge_rl.monitor.progress import Progress
+from edge_rl.offline.sft import SftExample, warm_start
+from edge_rl.pipeline.assembly import Parts
+from edge_rl.types import EvalReport, Group, Prompt, Sample, ScoredGroup, StepReport, derive_seed
+from edge_rl.weights.adapters import load_adapter_weights, save_adapter
+from edge_rl.weights.checkpoints import latest_checkpoint, load_checkpoint, remove_old_checkpoints, save_checkpoint
+
+
+class Stopped(Exception):  # noqa: N818  (no error: somebody asked for it)
+    """The run was asked to stop; it is saved."""
+
+
+@dataclass(slots=True)
+class Clock:
+    """Seconds that a run took in all its sessions, by phase."""
+
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    _since: float = field(default_factory=time.monotonic)
+
+    def lap(self, phase: str) -> None:
+        """Book the time since the last lap."""
+        now = time.monotonic()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._since
+        self._since = now
+
+
+class Training:
+    """One run folder and what happens in it."""
+
+    def __init__(self, parts: Parts, run_dir: Path, progress: Progress) -> None:
+        self._parts = parts
+        self._config = parts.config
+        self._run_dir = run_dir
+        self._progress = progress
+        self._sampler = Sampler([sample.id for sample in parts.samples.train], parts.config.run.seed)
+        self._learner = Learner(
+            parts.model,
+            parts.config.learning,
+            temperature=parts.config.rollout.temperature,
+            pad_token_id=int(parts.tokenizer.pad_token_id),  # pyright: ignore[reportArgumentType]
+        )
+        self._carried: list[Group] = []
+        self._validation: list[tuple[int, float]] = []
+        self._step = 0
+        self._saved_at = time.monotonic()
+        self.clock = Clock()
+        self._resume()
+        self._writer = MetricsWriter(run_dir, first_step=self._step)
+        self.stop_requested = False
+
+    # -- the phases --------------------------------------------------------------------------------------------------
+
+    def warm_start(self) -> None:
+        """Fine-tune the adapter on the hinted traces, unless that is done or not wanted."""
+        target = self._run_dir / "warm_start" / "adapter"
+        if self._config.warm_start.kind == "none" or self._step:
+            return
+        if target.is_dir():
+            load_adapter_weights(self._parts.model, target)
+            return
+        samples = self._parts.samples.hinted
+        self._begin(f"warm start: SFT on {len(samples)} hinted traces")
+        examples = [self._example(sample) for sample in samples]
+        metrics = warm_start(
+            self._parts.model,
+            self._parts.tokenizer,
+            examples,
+            self._config.warm_start,
+            seed=derive_seed(self._config.run.seed, "warm start") % 2**32,
+            output_dir=self._run_dir / "warm_start",
+        )
+        save_adapter(self._parts.model, target)
+        self._writer.write_event("warm_start", f"{metrics['num_steps']} steps", loss=metrics["loss_curve"][-1])
+        self._progress.note(
+            f"{metrics['num_steps']} steps, loss {metrics['loss_curve'][0]:.2f} to {metrics['loss_curve'][-1]:.2f}"
+        )
+        self.clock.lap("warm_start")
+
+    def reinforce(self) -> None:
+        """Take the remaining GRPO steps; stop early and saved where asked to.
+
+        Raises: Stopped.
+        """
+        config = self._config
+        if self._step < config.learning.num_steps:
+            self._begin(f"GRPO: {config.learning.num_steps} steps, {config.rollout.prompts_per_step} prompts x "
+                        f"{config.rollout.group_size} rollouts")
+        if not self._validation:
+            self._validate()
+        while self._step < config.learning.num_steps:
+            self._heed_control()
+            started = time.monotonic()
+            self._load_policy()
+            groups = self._collect()
+            collected = time.monotonic()
+            update = self._learner.update(groups, policy_version=self._step)
+            for group in groups:
+                if group.num_judged:
+                    self._sampler.record(group.group.sample_id, group.num_correct / group.num_judged)
+            metrics = {**group_metrics(groups), **update, "seconds/rollout": collected - started}
+            metrics["seconds/step"] = time.monotonic() - started
+            report = StepReport(step=self._step, metrics=metrics)
+            self._writer.write_samples(self._step, groups)
+            self._writer.write_step(report)
+            self._progress.step(report, config.learning.num_steps)
+            self._step += 1
+            self.clock.lap("reinforce")
+            if self._step % config.evaluation.every_steps == 0 or self._step == config.learning.num_steps:
+                self._validate()
+            self._save_if_due()
+
+    def measure(self) -> dict[str, EvalReport]:
+        """Return the test reports of base, warm start and tuned model; what is on disk is not measured again."""
+        adapters: dict[str, Path | None] = {"base": None}
+        if self._config.warm_start.kind != "none":
+            adapters["warm start"] = self._run_dir / "warm_start" / "adapter"
+        adapters["tuned"] = self.best_adapter
+        reports: dict[str, EvalReport] = {}
+        for name, adapter in adapters.items():
+            path = self._run_dir / "eval" / f"{name.replace(' ', '_')}.json"
+            if not path.exists():
+                self._begin(f"test: {name}, {len(self._parts.samples.test)} questions")
+                report = self._parts.measure(
+                    name, self._parts.samples.test, self._config.evaluation.samples_per_question, adapter=adapter
+                )
+                save_report(report, path)
+                self._progress.evaluation(report)
+                self.clock.lap("measure")
+                self._write_clock()
+            reports[name] = load_report(path)
+        return reports
+
+    @property
+    def best_adapter(self) -> Path:
+        """Folder of the adapter with the best validation."""
+        return self._run_dir / "best" / "adapter"
+
+    @property
+    def validation(self) -> list[tuple[int, float]]:
+        """(steps taken, validation pass@1) in order; 0 steps = warm start."""
+        return list(self._validation)
+
+    @property
+    def writer(self) -> MetricsWriter:
+        """The run's files."""
+        return self._writer
+
+    # -- one step ----------------------------------------------------------------------------------------------------
+
+    def _load_policy(self) -> None:
+        """Give the engine the adapter as it is now."""
+        folder = self._run_dir / "policy" / "adapter"
+        save_adapter(self._parts.model, folder)
+        self._parts.engine.load_adapter(folder, policy_version=self._step)
+
+    def _collect(self) -> list[ScoredGroup]:
+        """Return the step's groups; with dynamic sampling, groups without a signal are replaced for a few rounds.
+
+        Source: dynamic sampling, DAPO, arXiv:2503.14476, section 3.2, by variance of correctness.
+        """
+        settings = self._config.rollout
+        kept: list[ScoredGroup] = []
+        silent: list[ScoredGroup] = []
+        drawn = 0
+        for _ in range(settings.max_resample_rounds):
+            groups, self._carried = self._parts.collector.collect(
+                self._next_prompts,
+                self._carried,
+                step=self._step,
+                num_groups=settings.prompts_per_step - len(kept),
+                first_index=drawn,
+            )
+            drawn += settings.prompts_per_step
+            for group in self._parts.scorer.score(groups):
+                (kept if group.is_mixed else silent).append(group)
+            if len(kept) >= settings.prompts_per_step:
+                break
+        return [*kept, *silent]
+
+    def _next_prompts(self, count: int) -> list[Prompt]:
+        by_id = self._parts.samples.by_id
+        return self._parts.prompts([by_id[sample_id] for sample_id in self._sampler.next(count)])
+
+    def _example(self, sample: Sample) -> SftExample:
+        token_ids, mask = encode_trace(sample, self._parts.tokenizer)  # pyright: ignore[reportArgumentType]
+        prompt = self._parts.prompts([sample])[0]
+        return SftExample(prompt_ids=prompt.token_ids, completion_ids=token_ids, completion_mask=mask)
+
+    def _validate(self) -> None:
+        """Measure the adapter on the validation split; keep it if it is the best so far."""
+        samples = self._parts.samples.validation
+        self._begin(f"validation after {self._step} steps")
+        self._load_policy()
+        policy = self._run_dir / "policy" / "adapter"
+        report = self._parts.measure(
+            f"step {self._step}", samples, self._config.evaluation.validation_samples, adapter=policy
+        )
+        save_report(report, self._run_dir / "eval" / f"validation-{self._step}.json")
+        score = report.pass_at_1.value
+        if score >= max((value for _, value in self._validation), default=-math.inf):
+            save_adapter(self._parts.model, self.best_adapter)
+        self._validation.append((self._step, score))
+        self._progress.evaluation(report)
+        self.clock.lap("validate")
+
+    # -- save, resume, stop ------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Write a checkpoint of this step."""
+        save_checkpoint(
+            self._run_dir,
+            self._parts.model,
+            step=self._step,
+            learner=self._learner.state(),
+            state=self._state(),
+            carried=self._carried,
+        )
+        remove_old_checkpoints(self._run_dir, keep=self._config.run.keep_checkpoints)
+        self._saved_at = time.monotonic()
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "sampler": self._sampler.state(),
+            "validation": self._validation,
+            "seconds": self.clock.seconds,
+        }
+
+    def _resume(self) -> None:
+        folder = latest_checkpoint(self._run_dir)
+        if folder is None:
+            return
+        checkpoint = load_checkpoint(folder, self._parts.model)
+        self._learner.load_state(checkpoint.learner)
+        self._sampler.load_state(checkpoint.state["sampler"])
+        self._validation = [(int(step), float(value)) for step, value in checkpoint.state["validation"]]
+        self.clock.seconds = dict(checkpoint.state["seconds"])
+        clock_file = self._run_dir / "clock.json"
+        if clock_file.exists():
+            self.clock.seconds |= json.loads(clock_file.read_text(encoding="utf-8"))
+        self._carried = checkpoint.carried
+        self._step = checkpoint.step
+        self._progress.note(f"resumed at step {self._step} from {folder}")
+
+    def _write_clock(self) -> None:
+        """Keep the seconds of phases after the last checkpoint."""
+        partial = self._run_dir / "clock.json.partial"
+        partial.write_text(json.dumps(self.clock.seconds), encoding="utf-8")
+        partial.replace(self._run_dir / "clock.json")
+
+    def _save_if_due(self) -> None:
+        run = self._config.run
+        is_last = self._step == self._config.learning.num_steps
+        is_late = time.monotonic() - self._saved_at > run.checkpoint_every_minutes * 60
+        if is_last or is_late or self._step % run.checkpoint_every_steps == 0:
+            self.save()
+
+    def _heed_control(self) -> None:
+        self._writer.write_status("reinforce", self._step)
+        control = self._writer.read_control()
+        while control is Control.PAUSE and not self.stop_requested:
+            time.sleep(1.0)
+            self._writer.write_status("paused", self._step)
+            control = self._writer.read_control()
+        if control is Control.STOP or self.stop_requested:
+            self.save()
+            raise Stopped
+        if control is Control.SAVE:
+            self.save()
+
+    def _begin(self, phase: str) -> None:
+        if self.stop_requested:
+            raise Stopped
+        self._progress.phase(phase)
+        self._writer.write_status(phase, self._step)
+        self._writer.write_event("phase", phase)

@@ -1,0 +1,109 @@
+"""Train an adapter, prove it on held-out questions, export it: `python -m edge_rl.train --model qwen-1.5b`."""
+
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from edge_rl.cli import run_door
+from edge_rl.config import Config, recipe_names, resolve
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainArguments:
+    """Train an adapter by GRPO, prove it on held-out questions, export it. The same command resumes a run."""
+
+    recipe: str = "default"
+    """Name of a recipe, or a TOML file."""
+    model: str | None = None
+    """Alias (smollm2-135m, qwen-1.5b, ...), hub id, or local folder."""
+    data: str | None = None
+    """JSONL of samples."""
+    name: str | None = None
+    """Folder of the run under runs/."""
+    seed: int | None = None
+    """Every random choice derives from it."""
+    steps: int | None = None
+    """Optimizer steps of the reinforcement stage."""
+    warm_start: Literal["sft", "none"] | None = None
+    """Fine-tune on the hinted traces first, or not."""
+    allow_large: bool = False
+    """Accept a model of more than 3B parameters."""
+    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """section.key=value, any setting of the tree; may be repeated."""
+    dry_run: bool = False
+    """Print the plan (settings, memory, tokens, minutes) and stop; nothing is downloaded."""
+    list_recipes: bool = False
+    """Print the recipes and stop."""
+    json: bool = False
+    """Print the result as JSON."""
+
+
+def train(config: Config) -> Path:
+    """Run a configuration from where it stands to its report; return the run's folder.
+
+    Raises: EdgeRLError for what a user can mend; KeyboardInterrupt when stopped (the run is saved).
+    """
+    # heavy imports: a dry run and a mistake in the settings should not wait for them
+    from edge_rl.pipeline.proof import train_and_prove
+
+    return train_and_prove(config, on_interrupt=_stop_on_interrupt)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of `python -m edge_rl.train`."""
+    return run_door(_main, argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    arguments = tyro.cli(TrainArguments, args=argv, prog="python -m edge_rl.train")
+    if arguments.list_recipes:
+        print("\n".join(recipe_names()))
+        return 0
+    config = _resolve(arguments)
+    if arguments.dry_run:
+        from edge_rl.pipeline.plan import make_plan, plan_text
+
+        plan = make_plan(config)
+        print(json.dumps(plan, indent=2) if arguments.json else plan_text(plan))
+        return 0
+    run_dir = train(config)
+    if arguments.json:
+        print((run_dir / "report.json").read_text(encoding="utf-8"))
+    return 0
+
+
+def _resolve(arguments: TrainArguments) -> Config:
+    given: dict[str, Any] = {
+        "model.name": arguments.model,
+        "data.path": arguments.data,
+        "run.name": arguments.name,
+        "run.seed": arguments.seed,
+        "learning.num_steps": arguments.steps,
+        "warm_start.kind": arguments.warm_start,
+        "model.allow_large": arguments.allow_large or None,
+    }
+    return resolve(arguments.recipe, {key: value for key, value in given.items() if value is not None}, arguments.set)
+
+
+def _stop_on_interrupt(training: Any) -> None:
+    """First Ctrl-C: finish the step, save, exit. Second: exit at once; the last checkpoint stays."""
+
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        if training.stop_requested:
+            raise KeyboardInterrupt
+        training.stop_requested = True
+        print("\nfinishing this step and saving; press Ctrl-C again to stop at once", file=sys.stderr)
+
+    signal.signal(signal.SIGINT, handle)
+    signal.signal(signal.SIGTERM, handle)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
