@@ -7,7 +7,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
-EXTRAS := train,export,dev
+EXTRAS := train,export,sandbox,dev
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input -c constraints.txt
 
 .PHONY: help setup train test test-all check fix mutate bench clean
