@@ -65,7 +65,7 @@ SAMPLE = Sample(
 
 
 def test_build_prompt_wraps_system_and_question_in_the_template() -> None:
-    tokenizer = CharTokenizer()
+    tokenizer = CharTokenizer(adds_eos=True)  # what the tokenizer adds by itself has no place behind a template
     prompt = build_prompt(SAMPLE, tokenizer, system="Be brief.")
     assert tokenizer.decode(prompt.token_ids) == "<s>[system]Be brief.</s>[user]12 times 34?</s>[me]"
     assert (prompt.sample_id, prompt.hint_level, prompt.shots) == ("a", 0, 0)
@@ -114,6 +114,14 @@ def test_encode_trace_joins_hints_with_policy_text_and_masks_tool_results() -> N
     after = [*map(ord, "Hm: yes, 408."), EOS]
     assert token_ids == (*before, *result, *after)
     assert loss_mask == (True,) * len(before) + (False,) * len(result) + (True,) * len(after)
+
+
+def test_encode_trace_starts_with_a_hint_at_offset_zero() -> None:
+    trace = (TraceSegment(author=Author.POLICY, text="b"),)
+    sample = Sample(
+        id="a", question="q", answer="1", trace=trace, hints=(Hint(kind=HintKind.FREE, text="a", position=0),)
+    )
+    assert encode_trace(sample, CharTokenizer()) == ((ord("a"), ord("b"), EOS), (True, True, True))
 
 
 def test_encode_trace_needs_a_trace_and_an_end_of_turn_token() -> None:

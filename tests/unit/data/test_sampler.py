@@ -60,10 +60,14 @@ def test_sampler_parks_dead_samples_and_frees_them_when_they_come_alive() -> Non
         sampler.next(10)
         sampler.record("s4", 0.0)
     assert sampler.parked == {"s4": 4}
+    sampler.record("s4", 0.5)  # a carried group of it ends late
+    assert sampler.success["s4"] == pytest.approx(0.25, abs=1e-9)  # 0.5 * 0 + 0.5 * 0.5
+    assert not sampler.parked
+    for _ in range(6):
+        sampler.record("s4", 0.0)
+    assert sampler.parked == {"s4": 4}  # 0.25 / 2**6 < 0.02
     assert "s4" not in sampler.next(9)
     assert "s4" in sampler.next(10)
-    sampler.record("s4", 0.5)  # 0.5 * 0 + 0.5 * 0.5
-    assert sampler.success["s4"] == pytest.approx(0.25, abs=1e-9)
     assert not sampler.parked
 
 

@@ -95,6 +95,10 @@ def test_save_samples_leaves_the_old_file_when_it_fails(tmp_path: Path) -> None:
         save_samples([Sample(id="b", question="q", answer="1", options={"x": object()})], path)
     with pytest.raises(DataError, match="cannot be written"):
         save_samples([Sample(id="b", question="q", answer="1")], path / "below" / "data.jsonl")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DataError, match="folder: cannot be written"):
+        save_samples([Sample(id="b", question="q", answer="1")], tmp_path / "folder")
+    (tmp_path / "folder").rmdir()
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["data.jsonl"]
 

@@ -1,4 +1,6 @@
 import re
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -51,6 +53,10 @@ def test_draw_problem_is_exact_and_repeatable(wording: Wording) -> None:
         problem = draw_problem(wording, seed)
         assert problem == draw_problem(wording, seed)
         assert re.fullmatch(r"[1-9]\d*|\d+\.\d?[1-9]", problem.answer)
+        exact = {
+            name: Fraction(value) if isinstance(value, Decimal) else value for name, value in problem.values.items()
+        }
+        assert float(problem.answer) == pytest.approx(float(FORMS[wording.form].solve(exact)), abs=1e-9)
         assert problem.answer not in problem.numbers
         assert "{" not in problem.question + problem.code
         assert all(number in problem.question for number in problem.numbers)
@@ -75,7 +81,17 @@ def test_every_pool_covers_every_skill() -> None:
     assert all({wording.skill for wording in pool} == skills for pool in WORDINGS.values())
 
 
-def test_draw_problem_says_when_a_wording_is_impossible() -> None:
-    wording = Wording(id="never", form="leftover", text="{a:1-2} less {b:11-12} times {c:11-12}")
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("leftover", "{a:1-2} less {b:11-12} times {c:11-12}"),  # never positive
+        ("product", "{a:12-12} times {b:1-1}"),  # the answer stands in the question
+        ("product", "{a:30-30} times {b:11-99}"),  # a round number
+        ("unit_price", "{a:1-1} for {c:17-17}, {b:8-8}"),  # 2.125: three decimals
+        ("rate", "{a:1-1} for {c:17-17}, {b:2-2}"),  # 8.5 things
+    ],
+)
+def test_draw_problem_says_when_a_wording_is_impossible(form: str, text: str) -> None:
+    wording = Wording(id="never", form=form, text=text)
     with pytest.raises(DataError, match="wording never: no draw of 2000"):
         draw_problem(wording, 0)
