@@ -134,25 +134,32 @@ def base_facts(model: nn.Module) -> dict[str, Any]:
     }
 
 
+def adapted_layers(model: PeftModel) -> dict[str, Any]:
+    """Return the layers that carry LoRA matrices, by their names in the base."""
+    return {name: module for name, module in _modules(model) if isinstance(module, LoraLayer)}
+
+
 @torch.no_grad()
-def merged_state(model: PeftModel, out: dict[str, Tensor] | None = None) -> dict[str, Tensor]:
+def merged_state(
+    model: PeftModel, out: dict[str, Tensor] | None = None, *, dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
     """Return plain weights by their names in the base: W + scale * B A where adapted, else the base's own tensor.
 
-    Computed in float32 from the pristine base, then cast to the dtype of the base, so nothing drifts over many steps.
-    Given `out` of an earlier call, adapted weights are written into its tensors instead of into new memory.
+    Computed in float32 from the pristine base, then cast once to `dtype` (None: that of the base), so nothing drifts
+    over many steps. Given `out` of an earlier call, adapted weights are written into its tensors, not into new memory.
     """
     merged: dict[str, Tensor] = {}
-    layers = {name: module for name, module in _modules(model) if isinstance(module, LoraLayer)}
+    layers = adapted_layers(model)
     for name, parameter in _base_parameters(model):
         layer = layers.get(name.removesuffix(".weight"))
         if layer is None:
-            merged[name] = parameter
+            merged[name] = parameter if dtype is None else parameter.to(dtype)
             continue
-        weight = _plain_weight(parameter)
-        target = out[name] if out is not None else torch.empty_like(weight)
+        weight = plain_weight(parameter)
+        target = out[name] if out is not None else torch.empty_like(weight, dtype=dtype)
         up, down = (cast(Tensor, part["default"].weight).float() for part in (layer.lora_B, layer.lora_A))
         scale = cast(float, layer.scaling["default"])
-        if weight.dtype == torch.float32:
+        if weight.dtype == target.dtype == torch.float32:
             torch.addmm(weight, up, down, alpha=scale, out=target)
         else:
             target.copy_(torch.addmm(weight.float(), up, down, alpha=scale))
@@ -222,7 +229,8 @@ def _base_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
             yield name.replace(".base_layer.", "."), parameter
 
 
-def _plain_weight(parameter: nn.Parameter) -> Tensor:
+def plain_weight(parameter: nn.Parameter) -> Tensor:
+    """Return the matrix that a parameter stands for: itself, or its values if it is stored in 4 bit."""
     state = getattr(parameter, "quant_state", None)
     if state is None:
         return parameter

@@ -15,15 +15,6 @@ from edge_rl.weights.embedded import embedded_folder
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _TURN_ENDS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>")
-_CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-_PLAIN = (
-    "{% for message in messages %}{{ '### ' + message['role'] + '\n' + message['content'] }}"
-    "{{ eos_token if message['role'] == 'assistant' else '' }}{{ '\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '### assistant\n' }}{% endif %}"
-)
 
 
 def choose_dtype(requested: str, device: torch.device) -> torch.dtype:
@@ -132,7 +123,4 @@ def _tokenizer(entry: ModelEntry, folder: str) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token_id is None:
         # harmless here: masks derive from authors and lengths, never from the pad id
         tokenizer.pad_token = tokenizer.eos_token
-    if tokenizer.chat_template is None:
-        # set on the tokenizer, so that training, evaluation and export all use and carry the same format
-        tokenizer.chat_template = _CHATML if {"<|im_start|>", "<|im_end|>"} <= set(tokenizer.get_vocab()) else _PLAIN
     return tokenizer
