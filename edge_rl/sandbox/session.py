@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from edge_rl.errors import SandboxError
 from edge_rl.sandbox import scratch
@@ -23,6 +23,7 @@ from edge_rl.types import Execution, ExecutionStatus
 _MAX_REPLY_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 16
 _TICK_S = 0.1
+_MANY_READS, _PAUSE_S = 32, 0.001
 _REAP_TIMEOUT_S = 10.0
 _STATUSES = {status.value: status for status in (ExecutionStatus.OK, ExecutionStatus.ERROR, ExecutionStatus.DENIED)}
 
@@ -74,7 +75,7 @@ class _Stream:
         data = bytes(self.kept)
         if self.is_cut:
             for back in range(1, 4):
-                if data[-back:-back + 1 or None] and data[-back] >= 0xC0:
+                if data[-back : -back + 1 or None] and data[-back] >= 0xC0:
                     length = 2 if data[-back] < 0xE0 else 3 if data[-back] < 0xF0 else 4
                     data = data[:-back] if length > back else data
                     break
@@ -91,6 +92,7 @@ class _Call:
         self.stdout = _Stream(process.stdout, limits.output_bytes)
         self.stderr = _Stream(process.stderr, limits.output_bytes)
         self.replies = bytearray()
+        self.reads = 0
         self.is_dead = False
         self.outcome: tuple[ExecutionStatus, str] | None = None
 
@@ -107,7 +109,7 @@ class _Call:
                 if descriptor == channel:
                     self._read_channel()
                     continue
-                streams[descriptor].read()
+                self._read_stream(streams[descriptor])
                 if not streams[descriptor].is_open:
                     poll.unregister(descriptor)
             if self.outcome is None and time.monotonic() >= next_look:
@@ -115,6 +117,12 @@ class _Call:
                 next_look = time.monotonic() + _TICK_S
         self.stdout.drain()
         self.stderr.drain()
+
+    def _read_stream(self, stream: _Stream) -> None:
+        stream.read()
+        self.reads += 1
+        if self.reads > _MANY_READS:
+            time.sleep(_PAUSE_S)  # a program that prints a lot: let lines gather, each wake-up costs both sides
 
     def _look_at_scratch(self) -> None:
         limits = self.limits
@@ -160,10 +168,10 @@ class _Call:
 
 def _parse(body: bytes) -> dict[str, Any]:
     try:
-        message = json.loads(body)
+        message: object = json.loads(body)
     except (ValueError, RecursionError):
         return {}
-    return message if isinstance(message, dict) else {}
+    return cast("dict[str, Any]", message) if isinstance(message, dict) else {}
 
 
 class ProcessSession:

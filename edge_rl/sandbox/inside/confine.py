@@ -9,6 +9,8 @@ import ctypes
 import os
 import resource
 import signal
+import socket
+from pathlib import Path
 
 from edge_rl.sandbox.inside import landlock
 
@@ -46,11 +48,12 @@ def enter_namespaces() -> list[str]:
     if _unshare(_NAMESPACES["user"]):
         entered.append("user")
         for path, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-            with open(f"/proc/self/{path}", "w", encoding="ascii") as file:
-                file.write(text)
+            Path(f"/proc/self/{path}").write_text(text, encoding="ascii")
     for name, flag in _NAMESPACES.items():
         if name != "user" and _unshare(flag):
             entered.append(name)
+    if "uts" in entered:
+        socket.sethostname("sandbox")
     return entered
 
 
@@ -71,8 +74,7 @@ def drop_capabilities() -> None:
 def prefer_as_oom_victim() -> None:
     """Let the kernel take a session before the trainer when the machine runs out of memory."""
     try:
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-            file.write("800")
+        Path("/proc/self/oom_score_adj").write_text("800", encoding="ascii")
     except OSError:
         return  # no /proc: only the order of victims is lost
 
@@ -83,9 +85,9 @@ def forbid_new_privileges() -> None:
 
 
 def restrict_server_files(readable: list[str], scratch_root: str) -> int:
-    """Deny the server and all its sessions every path but `readable` and the scratch directories; return Landlock's ABI.
+    """Deny the server and all its sessions every path but `readable` and the scratch directories.
 
-    Fine-grained and put on once; 0 = Landlock is not there, and nothing was restricted.
+    Returns Landlock's version. Fine-grained and put on once; 0 = Landlock is not there, and nothing was restricted.
     """
     version = landlock.abi()
     if version:
@@ -139,5 +141,3 @@ def load_helpers() -> None:
             ctypes.CDLL(name)
         except OSError:
             continue  # musl has no such library and needs none
-
-

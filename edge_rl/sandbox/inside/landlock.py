@@ -8,6 +8,7 @@ import ctypes
 import os
 import struct
 from collections.abc import Iterable
+from pathlib import Path
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _CREATE_RULESET_VERSION = 1
@@ -55,9 +56,9 @@ def restrict(version: int, rules: Iterable[tuple[str, int]]) -> None:
     Raises: OSError where the kernel refuses.
     """
     handled = _handled_rights(version)
-    attributes = struct.pack(
-        "=QQQ", handled, _ALL_NET if version >= 4 else 0, _ALL_SCOPES if version >= 6 else 0
-    )[: 24 if version >= 6 else 16 if version >= 4 else 8]
+    attributes = struct.pack("=QQQ", handled, _ALL_NET if version >= 4 else 0, _ALL_SCOPES if version >= 6 else 0)[
+        : 24 if version >= 6 else 16 if version >= 4 else 8
+    ]
     ruleset = _call(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0))
     try:
         for path, rights in rules:
@@ -73,7 +74,7 @@ def _add_rule(ruleset: int, path: str, rights: int) -> None:
     except FileNotFoundError:
         return
     try:
-        if not os.path.isdir(path):
+        if not Path(path).is_dir():
             rights &= _FOR_FILES
         rule = struct.pack("=Qi", rights, descriptor)
         _call(_ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(_RULE_PATH_BENEATH), rule, ctypes.c_uint32(0))

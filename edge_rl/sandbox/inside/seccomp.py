@@ -45,7 +45,8 @@ _DENIED = {
     "sched_setaffinity": (203, 122), "ioprio_set": (251, 30), "setpgid": (109, 154), "setsid": (112, 157),
     # kernel interfaces that model code never needs
     "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
-    "io_setup": (206, 0), "io_submit": (209, 2), "userfaultfd": (323, 282), "bpf": (321, 280), "perf_event_open": (298, 241), "add_key": (248, 217),
+    "io_setup": (206, 0), "io_submit": (209, 2), "userfaultfd": (323, 282), "bpf": (321, 280),
+    "perf_event_open": (298, 241), "add_key": (248, 217),
     "request_key": (249, 218), "keyctl": (250, 219), "seccomp": (317, 277), "fanotify_init": (300, 262),
     "fanotify_mark": (301, 263), "inotify_init": (253, -1), "inotify_init1": (294, 26),
     "inotify_add_watch": (254, 27), "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265),
@@ -87,6 +88,8 @@ _EXAMINED = {
     "mmap": (9, 222), "mprotect": (10, 226), "pkey_mprotect": (329, 288), "socketpair": (53, 199),
     "sendto": (44, 206), "prctl": (157, 167), "fcntl": (72, 25), "ioctl": (16, 29), "truncate": (76, 45),
 }  # fmt: skip
+
+_BLOCK = 12  # numbers that are compared one by one
 
 _Instruction = tuple[int, int, int, int]
 
@@ -157,6 +160,18 @@ def _examined(*, truncate_is_covered: bool) -> dict[str, list[_Instruction]]:
     }  # fmt: skip
 
 
+def _search(denied: list[int]) -> list[_Instruction]:
+    # In blocks that are skipped whole: the kernel tries every number when the filter is installed.
+    program: list[_Instruction] = []
+    for start in range(0, len(denied), _BLOCK):
+        block = denied[start : start + _BLOCK]
+        body = [(_EQUAL, len(block) - index, 0, number) for index, number in enumerate(block)]
+        following = denied[start + _BLOCK : start + _BLOCK + 1]
+        program += [(_AT_LEAST, len(body) + 2, 0, number) for number in following]
+        program += [*body, _allow(), _deny()]
+    return program
+
+
 def is_supported() -> bool:
     """Return whether the numbers of this machine's architecture are known here."""
     return platform.machine() in _ARCHITECTURES and struct.calcsize("P") == 8
@@ -176,10 +191,7 @@ def build_filter(*, truncate_is_covered: bool) -> bytes:
     ]
     for name, body in _examined(truncate_is_covered=truncate_is_covered).items():
         program += _when(_EQUAL, _EXAMINED[name][column], then=body)
-    for numbers in _DENIED.values():
-        if numbers[column] >= 0:
-            program += _when(_EQUAL, numbers[column], then=[_deny()])
-    program.append(_allow())
+    program += _search(sorted(numbers[column] for numbers in _DENIED.values() if numbers[column] >= 0))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 

@@ -7,6 +7,7 @@ channel how a session ended, and closes its copy of that channel only after the 
 of the channel is the proof that nothing is left.
 """
 
+import builtins
 import gc
 import importlib
 import importlib.abc
@@ -22,19 +23,26 @@ import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from pathlib import Path
+from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
-from edge_rl.sandbox.inside import worker
+from edge_rl.sandbox.inside import confine, seccomp, worker
 
 _READY_MODULES = (
-    "abc ast atexit base64 bisect calendar cmath collections contextlib copy csv dataclasses datetime decimal enum "
-    "fractions functools gc hashlib heapq inspect io itertools json linecache math numbers operator pprint queue "
-    "random re shutil socket statistics string struct tempfile textwrap threading time traceback typing unicodedata uuid"
-).split()
-# Test modules, terminal and display, and what reaches past the interpreter.
-_NOT_PRELOADED = ("_ctypes", "_test", "_xxtest", "xxlimited", "_tkinter", "_curses", "readline", "ossaudiodev", "nis", "_ssl")
+    "abc", "ast", "atexit", "base64", "bisect", "calendar", "cmath", "collections", "contextlib", "copy", "csv",
+    "dataclasses", "datetime", "decimal", "enum", "fractions", "functools", "gc", "hashlib", "heapq", "inspect",
+    "io", "itertools", "json", "linecache", "math", "numbers", "operator", "pprint", "queue", "random", "re",
+    "shutil", "socket", "statistics", "string", "struct", "tempfile", "textwrap", "threading", "time", "traceback",
+    "typing", "unicodedata", "uuid",
+)  # fmt: skip
+# Test modules, terminal and display, what reaches past the interpreter, and large ones that are rarely of use.
+_NOT_PRELOADED = (
+    "_codecs_", "_crypt", "_ctypes", "_curses", "_posixshmem", "_ssl", "_test", "_tkinter", "_xx", "nis", "ossaudiodev",
+    "readline", "spwd", "syslog", "termios", "xxlimited",
+)  # fmt: skip
 _FRAME_DESCRIPTOR = 3
+_forgotten: list[ModuleType] = []  # taken out of sys.modules, but still in use here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +87,7 @@ def main() -> None:
             worker.write_frame(control.fileno(), {"failed": str(error)})
             return
         worker.write_frame(control.fileno(), {"layers": layers})
+        _dress_for_sessions(confined=setup.confined)
         gc.collect()
         gc.freeze()
         _Server(control, setup, wall).serve()
@@ -87,8 +96,6 @@ def main() -> None:
 def _confine_server(setup: Setup, packages: list[str], layers: dict[str, Any]) -> _Wall:
     if not setup.confined:
         return _Wall(landlock_abi=0, readable_roots=[], seccomp_filter=None)
-    from edge_rl.sandbox.inside import confine, seccomp
-
     confine.load_helpers()
     confine.prefer_as_oom_victim()
     if setup.namespaces:
@@ -134,8 +141,12 @@ def _preload(setup: Setup) -> list[str]:
         file = getattr(module, "__file__", None) or ""
         for path in setup.package_paths:
             if file.startswith(path + os.sep):
-                found.add(os.path.join(path, os.path.relpath(file, path).split(os.sep)[0]))
+                found.add(str(Path(path) / Path(file).relative_to(path).parts[0]))
     return sorted(found)
+
+
+def _do_nothing(_signal: int, _frame: FrameType | None) -> None:
+    """Only the wake-up descriptor matters."""
 
 
 class _Server:
@@ -149,7 +160,7 @@ class _Server:
         self._wakeup.setblocking(False)
         alarm.setblocking(False)
         self._alarm = alarm
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, _do_nothing)
         signal.set_wakeup_fd(alarm.fileno(), warn_on_full_buffer=False)
 
     def serve(self) -> None:
@@ -199,10 +210,10 @@ class _Server:
             if pid in self._children:  # else an orphan of a session, handed to us as first process
                 _, channel = self._children.pop(pid)
                 os.set_blocking(channel, False)
-                try:
+                try:  # noqa: SIM105 - the reason belongs beside the pass
                     worker.write_frame(channel, {"exit": os.waitstatus_to_exitcode(status)})
                 except OSError:
-                    pass  # the host is no longer interested, or the channel is full: it sees the end of it all the same
+                    pass  # the host let go, or the channel is full: it sees the end of the channel all the same
                 os.close(channel)
 
 
@@ -228,7 +239,6 @@ def _become_session(
         sys.argv[:] = [""]
         sys.path.insert(0, scratch)
         _confine_session(setup, wall, scratch, server)
-        _forget_the_inside(confined=setup.confined)
         _reseed()
         sys.stdout = sys.__stdout__ = _text_stream(1)
         sys.stderr = sys.__stderr__ = _text_stream(2)
@@ -238,9 +248,14 @@ def _become_session(
     worker.serve(channel)
 
 
+def _exit(code: object = None) -> NoReturn:
+    """End the call, as in a plain interpreter."""
+    raise SystemExit(code)
+
+
 def _text_stream(descriptor: int) -> io.TextIOWrapper:
     # Lone surrogates are printed escaped, not an error; each line is written at once, so that a timeout keeps it.
-    raw = open(descriptor, "wb", closefd=False)
+    raw = io.BufferedWriter(io.FileIO(descriptor, "wb", closefd=False))
     return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
@@ -257,8 +272,6 @@ def _arrange_descriptors(channel: int, stdout: int, stderr: int) -> int:
 
 
 def _confine_session(setup: Setup, wall: _Wall, scratch: str, server: int) -> None:
-    from edge_rl.sandbox.inside import confine, seccomp
-
     confine.set_limits(memory_bytes=setup.memory_bytes, file_bytes=setup.file_bytes, cpu_s=setup.cpu_s)
     if not setup.confined:
         return
@@ -281,15 +294,16 @@ def _refuse_program(command: object) -> NoReturn:
     raise PermissionError(1, "running programs is not allowed in the sandbox")
 
 
-def _forget_the_inside(*, confined: bool) -> None:
+def _dress_for_sessions(*, confined: bool) -> None:
+    # Done here once: whatever a session changes in inherited memory costs it a page.
     for name in [name for name in sys.modules if name.partition(".")[0] in ("ctypes", "_ctypes", "edge_rl")]:
-        del sys.modules[name]
-    if not confined:
-        return
-    # Convenience, not a boundary: a plain message instead of a strange failure.
-    sys.meta_path.insert(0, _Refusal())
-    posix = importlib.import_module("posix")
-    posix.system = os.system = _refuse_program  # type: ignore[assignment]
+        _forgotten.append(sys.modules.pop(name))
+    builtins.exit = builtins.quit = _exit  # site, which defines them, is left out
+    if confined:
+        # Convenience, not a boundary: a plain message instead of a strange failure.
+        sys.meta_path.insert(0, _Refusal())
+        for module in ("posix", "os"):
+            setattr(importlib.import_module(module), "system", _refuse_program)  # noqa: B010 - no stub has it settable
 
 
 def _reseed() -> None:

@@ -10,7 +10,6 @@ import os
 import struct
 import sys
 import types
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 HEADER = struct.Struct(">I")
@@ -21,16 +20,16 @@ BLOCKED_MODULES = frozenset({"ctypes", "_ctypes"})
 
 def serve(channel: int) -> NoReturn:
     """Answer requests on a descriptor until its other end closes; never returns."""
-    main = _fresh_main()
+    mains = [_fresh_main()]
     number = 0
     while header := os.read(channel, HEADER.size):
         request = read_body(channel, header)
         number += 1
         last = bool(request.get("last"))
         try:
-            status, error = _run(request["code"], main, f"<call {number}>")
+            status, error = _run(request["code"], mains[0], f"<call {number}>")
             if last:
-                late = _finish(main)
+                late = _finish(mains)
                 status, error = late if late and status == "ok" else (status, error)
             reply = {"nonce": request["nonce"], "status": status, "error": error}
             _flush()
@@ -45,27 +44,28 @@ def serve(channel: int) -> NoReturn:
 def _run(code: str, main: dict[str, Any], name: str) -> tuple[str, str]:
     sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
     try:
-        exec(compile(code, name, "exec", dont_inherit=True), main)
-    except BaseException as error:
+        exec(compile(code, name, "exec", dont_inherit=True), main)  # noqa: S102 - this is the place for it
+    except BaseException as error:  # noqa: BLE001 - whatever the code raises is its result
         return _explain(error)
     return "ok", ""
 
 
-def _finish(main: dict[str, Any]) -> tuple[str, str] | None:
+def _finish(mains: list[dict[str, Any]]) -> tuple[str, str] | None:
     # What the end of a program would run (threads, exit handlers, finalisers) still belongs to the call.
     import atexit
     import gc
     import threading
 
     def clear() -> None:
-        main.clear()
+        # As at the end of a program: the collector runs finalisers while the globals they use are still there.
+        sys.modules.pop("__main__", None)
+        mains.clear()
         gc.collect()
 
-    steps: tuple[Callable[[], Any], ...] = (threading._shutdown, atexit._run_exitfuncs, clear)  # pyright: ignore
-    for step in steps:
+    for step in (getattr(threading, "_shutdown"), getattr(atexit, "_run_exitfuncs"), clear):  # noqa: B009
         try:
             step()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - see _run
             return _explain(error)
     return None
 
@@ -98,7 +98,7 @@ def _text(value: object) -> str:
         return str(value)[: 4 * MAX_ERROR_CHARS]
     except MemoryError:
         raise
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - __str__ is the code's own
         return f"<unprintable: {type(error).__name__}>"
 
 
