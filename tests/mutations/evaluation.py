@@ -1,0 +1,73 @@
+"""Mutations of evaluation and of the warm start, and of the losses that TRL is the oracle of; see tests/mutate.py."""
+
+ESTIMATORS, EVALUATOR = "edge_rl/evaluation/estimators.py", "edge_rl/evaluation/evaluator.py"
+SFT, LOSSES = "edge_rl/offline/sft.py", "edge_rl/learning/losses.py"
+TEST_ESTIMATORS, TEST_EVALUATOR = "tests/unit/evaluation/test_estimators.py", "tests/unit/evaluation/test_evaluator.py"
+TEST_SFT, TEST_PARITY = "tests/unit/offline/test_sft.py", "tests/invariants/test_trl_parity.py"
+
+MUTATIONS: list[tuple[str, str, str, str]] = [
+    (ESTIMATORS, "math.comb(num_samples - num_correct, k)", "math.comb(num_correct, k)", TEST_ESTIMATORS),
+    (ESTIMATORS, "return math.comb(num_correct, k)", "return math.comb(num_correct, 1)", TEST_ESTIMATORS),
+    (ESTIMATORS, "if not 1 <= k <= num_samples:", "if k < 1:", TEST_ESTIMATORS),
+    (ESTIMATORS, "if not 0 <= num_correct <= num_samples:", "if num_correct > num_samples:", TEST_ESTIMATORS),
+    (ESTIMATORS, "tail = (1.0 - CONFIDENCE) / 2", "tail = 1.0 - CONFIDENCE", TEST_ESTIMATORS),
+    (ESTIMATORS, "CONFIDENCE = 0.95", "CONFIDENCE = 0.90", TEST_ESTIMATORS),
+    (ESTIMATORS, "a_by_id[question] - b_by_id[question]", "b_by_id[question] - a_by_id[question]", TEST_ESTIMATORS),
+    (ESTIMATORS, "not a_by_id or a_by_id.keys() != b_by_id.keys()", "not a_by_id", TEST_ESTIMATORS),
+    (ESTIMATORS, "size=(stop - start, num_questions)", "size=(stop - start, 1)", TEST_ESTIMATORS),
+    (ESTIMATORS, "default_rng(seed)", "default_rng(0)", TEST_ESTIMATORS),
+    (EVALUATOR, "        if verdict.correct is not None:\n", "        if True:\n", TEST_EVALUATOR),
+    (EVALUATOR, "_require_hint_free(name, prompts)\n    if", "if", TEST_EVALUATOR),
+    (EVALUATOR, "prompt.hint_level > 0 or prompt.shots > 0", "prompt.hint_level > 0", TEST_EVALUATOR),
+    (EVALUATOR, "segment.author is Author.HINT", "segment.author is Author.TOOL", TEST_EVALUATOR),
+    (EVALUATOR, "!= rollout.prompt:", "is None:", TEST_EVALUATOR),
+    (EVALUATOR, "counts[sample_id] != num_samples", "counts[sample_id] > num_samples", TEST_EVALUATOR),
+    (EVALUATOR, "if min(num_judged.values()) < 8:", "if max(num_judged.values()) < 8:", TEST_EVALUATOR),
+    (
+        EVALUATOR,
+        "pass_at_k(num_correct[question], count, 8)",
+        "pass_at_k(num_correct[question], count, 1)",
+        TEST_EVALUATOR,
+    ),
+    (EVALUATOR, "sum(bool(rollout.executions)", "sum(len(rollout.executions)", TEST_EVALUATOR),
+    (EVALUATOR, "sum(rollout.num_policy_tokens", "sum(len(rollout.token_ids)", TEST_EVALUATOR),
+    (EVALUATOR, "is StopReason.LENGTH", "is StopReason.STOP", TEST_EVALUATOR),
+    (EVALUATOR, "sum(verdict.correct is None ", "sum(not verdict.correct ", TEST_EVALUATOR),
+    (EVALUATOR, "if report_a.num_samples.keys() != report_b.num_samples.keys():", "if False:", TEST_EVALUATOR),
+    (EVALUATOR, "rates_a.keys() & rates_b.keys()", "rates_a.keys()", TEST_EVALUATOR),
+    (EVALUATOR, "    beside.replace(path)\n", "    beside.rename(path.with_suffix('.new'))\n", TEST_EVALUATOR),
+    (
+        SFT,
+        '"labels": [\n                [IGNORED] * len(example.prompt_ids)',
+        '"labels": [\n                list(example.prompt_ids)',
+        TEST_SFT,
+    ),
+    (SFT, "token if is_learnt else IGNORED", "token", TEST_SFT),
+    (SFT, "torch.arange(first - 1, labels_BT.shape[1] - 1,", "torch.arange(first, labels_BT.shape[1],", TEST_SFT),
+    (SFT, 'reduction="sum")\n        return loss / num', 'reduction="mean")\n        return loss / num', TEST_SFT),
+    (SFT, "return loss / num_items_in_batch", "return loss / is_learnt_BW.sum()", TEST_SFT),
+    (SFT, "dataloader_drop_last=False", "dataloader_drop_last=True", TEST_SFT),
+    (SFT, "return (step + 1) / num_rising", "return step / num_rising", TEST_SFT),
+    (SFT, "0.5 * (1.0 + math.cos(", "0.5 * (1.0 - math.cos(", TEST_SFT),
+    (SFT, "batch_size % n == 0 and ", "", TEST_SFT),
+    (SFT, "        if not math.isfinite(loss):\n", "        if False:\n", TEST_SFT),
+    (SFT, '            module.__dict__.pop("forward", None)\n', "", TEST_SFT),
+    (SFT, "                setattr(config, name, value)\n", "                pass\n", TEST_SFT),
+    (SFT, "        model.train(was_training)\n", "", TEST_SFT),
+    (SFT, "        trainer.remove_callback(PrinterCallback)\n", "", TEST_SFT),
+    (
+        LOSSES,
+        "ratio_BT.clamp(1 - settings.clip_low, 1 + settings.clip_high)",
+        "ratio_BT.clamp(1 - settings.clip_high, 1 + settings.clip_low)",
+        TEST_PARITY,
+    ),
+    (
+        LOSSES,
+        "return -objective_BT.sum() / (inputs.num_rollouts * settings.max_tokens)",
+        "return -objective_BT.sum() / inputs.num_loss_tokens",
+        TEST_PARITY,
+    ),
+    (LOSSES, "weight_BT = ratio_BT.detach().clamp(", "weight_BT = ratio_BT.clamp(", TEST_PARITY),
+    (LOSSES, "return gap_BT.exp() - gap_BT - 1", "return gap_BT.exp() - 1", TEST_PARITY),
+    (LOSSES, "floor_BT = settings.dual_clip * advantages_BT", "floor_BT = 100 * advantages_BT", TEST_PARITY),
+]
