@@ -18,6 +18,7 @@ DOORS: dict[str, str] = {
     "train": "train an adapter, prove it on held-out questions, export it",
     "eval": "measure a checkpoint on held-out questions",
     "export": "merge an adapter, convert it to GGUF and check that in llama.cpp",
+    "interpret": "try the sandbox: what is active here, and does it hold?",
 }
 """Name -> one line. To add a door: write edge_rl/<name>.py with `main(argv) -> int`, and add the line here."""
 
@@ -69,7 +70,7 @@ def load_door(name: str) -> Main:
 
 def usage() -> str:
     """Return the help text: every door with its line."""
-    lines = [f"  {name:<8} {line}" for name, line in DOORS.items()]
+    lines = [f"  {name:<10} {line}" for name, line in DOORS.items()]
     return "\n".join(["usage: edge-rl <door> [options]   (help of one: edge-rl <door> --help)", "", *lines])
 
 

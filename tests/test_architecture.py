@@ -3,6 +3,7 @@
 import ast
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -127,6 +128,12 @@ def test_readme_names_every_part_of_the_package() -> None:
             assert path.name in tree, f"README's tree lacks {path.name}"
         elif path.is_dir() and path.name != "__pycache__":
             assert f"{path.name}/" in tree, f"README's tree lacks {path.name}/"
+
+
+def test_tests_cannot_reach_the_network_or_the_home_of_their_user() -> None:
+    with socket.socket() as connection, pytest.raises(pytest.fail.Exception, match="tried to connect"):
+        connection.connect(("192.0.2.1", 9))  # an address reserved for documentation; refused before anything is sent
+    assert "edge-rl-tests-" in str(Path.home())
 
 
 @pytest.mark.parametrize("mutation", load_mutations(), ids=str)
