@@ -21,7 +21,7 @@ from edge_rl.scoring.expressions.nodes import Node, encode
 LIMIT_S = 0.8
 """Time of one task; with what runs in the caller a verdict stays within a second."""
 NUM_CHILDREN = max(2, min(8, os.cpu_count() or 2))
-LONGEST_QUEUE_S = 120.0
+LONGEST_QUEUE_S = 600.0
 
 
 class TaskTimeoutError(VerifierError):
@@ -75,6 +75,7 @@ class Pool:
             reply = future.result(timeout=LONGEST_QUEUE_S)
         except FutureTimeoutError:
             self._process.kill()
+            self._process.wait()
             raise VerifierError("the verifier pool does not answer") from None
         if reply["status"] == "timeout":
             raise TaskTimeoutError(f"{task} took more than {limit_s} s")

@@ -14,7 +14,7 @@ from edge_rl.scoring.statements import Statement, unmark
 
 MATH_SPAN = re.compile(r"\$\$(.+?)\$\$|\$([^$\n]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 MARKED_SPAN = re.compile(r"\*\*([^*\n]+)\*\*|`([^`\n]+)`")
-NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:\s*/\s*\d+)?%?(?![\w])")
+NUMBER = re.compile(r"(?<![A-Za-z0-9_.])-?\d+(?:,\d{3})*(?:\.\d+)?(?:\s*/\s*\d+)?%?(?![A-Za-z0-9_])")
 SHOWN = 60
 
 

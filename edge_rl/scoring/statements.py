@@ -56,13 +56,19 @@ DOUBT = re.compile(
     r"if i had to|impossible to|tricky|tempting)\b|[?？]",
     re.IGNORECASE,
 )
-MACHINE_TEXT = re.compile(r"\b[A-Za-z_]{2,}\s*==?\s*[\w.]+\s+[A-Za-z_]{2,}\s*=|[\"']\s*:\s*|\bSYSTEM\b|\breward\b|\bgrad(?:er|ing)\b|\bscore\b|\bexpected\s*=", re.IGNORECASE)
+MACHINE_TEXT = re.compile(
+    r"\b[A-Za-z_]{2,}\s*=\s*[\w.]+[\s,;]+[A-Za-z_]{2,}\s*=|[\"']\s*:|\bSYSTEM\b|\breward\b|\bgrad(?:er|ing)\b|\bexpected\s*=|==|"
+    r"\b(?!sqrt|sin|cos|tan|cot|sec|csc|arc|log|ln|exp|gcd|lcm|max|min)[A-Za-z_]\w+\(|\b(?:assert|return|import|def|lambda|print)\b|</?\w+>",
+    re.IGNORECASE,
+)
+"""Code, data and words to a grader: a sentence of this kind commits to nothing."""
 COPULA = re.compile(
     r"(?:\b(?:is|are|was|were|be|equals?|gives?|gave|yields?|makes?|gets?|got|leaves?|costs?|totals?|needs?|takes?|has|have|had|"
     r"obtain|find|becomes?|reach(?:es)?|pays?|paid|earns?|earned|spends?|spent|sells?|sold|owns?|in total|left with|"
-    r"answer|equal to|works out to|amounts to|comes to)\b|[=≈]|(?<!\d)[:：]|[:：](?!\d)|是|为|有|等于|得)\s*(?:exactly\s+|only\s+|just\s+|about\s+|the\s+|equal\s+to\s+|to\s+be\s+)*",
+    r"answer|equal to|works out to|amounts to|comes to)\b|是|为|有|等于|得)\s*(?:exactly\s+|only\s+|just\s+|about\s+|the\s+|equal\s+to\s+|to\s+be\s+)*",
     re.IGNORECASE,
 )
+EQUALS = re.compile(r"[=≈]|(?<!\d)[:：]|[:：](?!\d)")
 PLEASANTRY = re.compile(
     r"^\W*(?:i )?(?:hope (?:this|that|it)|let me know|feel free|if you (?:have|need)|good luck|thank|you're welcome|happy to|"
     r"please let|have a (?:nice|great|good)|q\.?e\.?d|done|end|\\square|□|∎|■)",
@@ -84,7 +90,7 @@ class Statement:
     is_claim: bool
     """Whether words such as "answer" introduced the value."""
     is_doubtful: bool
-    """Whether the sentence doubts, asks, or addresses a machine: only a claim counts then."""
+    """Whether the sentence doubts or asks: it counts only if it is nothing but a value."""
 
 
 def closing_statement(text: str) -> Statement | None:
@@ -191,9 +197,9 @@ def _content_after(text: str, start: int) -> tuple[str, str] | None:
 
 
 def _from_sentence(sentence: str) -> Statement | None:
-    if len(sentence) > MAX_SENTENCE:
+    if len(sentence) > MAX_SENTENCE or MACHINE_TEXT.search(sentence):
         return None
-    doubtful = DOUBT.search(sentence) is not None or MACHINE_TEXT.search(sentence) is not None
+    doubtful = DOUBT.search(sentence) is not None
     later = LATER_CLAUSE.search(sentence) if STARTS_DENIED.match(sentence) else None
     if match := NOT_BUT.match(sentence):
         value = unmark(match.group(1) or match.group(2) or "")
@@ -201,7 +207,7 @@ def _from_sentence(sentence: str) -> Statement | None:
     if STARTS_DENIED.match(sentence) and later is None:
         return None
     plain = unmark(REASON.sub("", DENIED_TAIL.sub("", sentence)))
-    copulas = list(COPULA.finditer(plain))
+    copulas = list(COPULA.finditer(plain)) or list(EQUALS.finditer(plain))
     value = unmark(plain[copulas[-1].end() :]) if copulas else None
     if copulas and (is_negated(plain[: copulas[-1].end()]) or (value and STARTS_DENIED.match(value))):
         return None

@@ -32,7 +32,8 @@ def drop_label(node: Node) -> Node:
     if node.op != "relation" or node.name != "=":
         return node
     left, right = node.args
-    if left.op in LABELS or (not left.symbols() and not right.symbols()):
+    is_point = left.op == "group" and all(part.op == "symbol" for part in left.args)
+    if left.op in LABELS or is_point or (not left.symbols() and not right.symbols()):
         return right
     if right.op in LABELS and not left.symbols():
         return left
@@ -44,6 +45,8 @@ def elements(node: Node) -> tuple[Node, ...]:
     node = drop_membership(node)
     if node.op == "named" and node.name == "empty":
         return ()
+    if node.op == "union":
+        return elements(node.args[0]) + elements(node.args[1])
     items = node.args if node.op in ("set", "list") else (node,)
     plain = [drop_label(drop_membership(item)) for item in items]
     nested = [part for item in plain for part in (item.args if item.op in ("set", "list") else (item,))]

@@ -179,6 +179,8 @@ def _half_line(operator: str, bound: Node) -> list[Interval]:
 
 
 def _end(node: Node, *, closed: bool) -> End:
+    if closed and any(child == INFINITY for child in node.walk()):
+        raise ExpressionError("a closed end at infinity")
     if node == INFINITY:
         return _plus_infinity()
     if node.op == "neg" and node.args[0] == INFINITY:

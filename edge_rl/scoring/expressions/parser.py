@@ -18,6 +18,7 @@ from edge_rl.scoring.expressions.vocabulary import (
     JOINERS,
     MATRICES,
     NAMED_SETS,
+    NO_UNIT,
     OPAQUE_FUNCTIONS,
     PERCENTS,
     PROSE,
@@ -209,6 +210,8 @@ class _Parser:
                 if literal and self._next.kind == "number":
                     raise ExpressionError("two numbers side by side")
                 right = self._factor()
+                if left.op == "unit":
+                    raise ExpressionError("more behind a unit")
                 if _is_word(left) or _is_word(right):
                     raise ExpressionError("words side by side are prose")
                 left, literal = Node("mul", args=(left, right)), False
@@ -297,6 +300,8 @@ class _Parser:
         words = [word.strip(".,;:()") for word in words if word.strip(".,;:()")]
         if not words:
             return quantity
+        if any(word in NO_UNIT for word in words):
+            raise ExpressionError("words that are no unit")
         if words[0] in DEGREES:
             return Node("degree", args=(quantity,))
         if words[0] in PERCENTS:

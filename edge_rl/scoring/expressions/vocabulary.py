@@ -67,3 +67,7 @@ PROSE = frozenset(
     "nan none null all any ans yes who how why can may my our his her you me us this that than then too two one".split()
 )
 """Short words that are never a product of their letters."""
+NO_UNIT = (PROSE - frozenset("the a an of to all his her my our per one two".split())) | frozenset(
+    "wrong incorrect false because since maybe perhaps unless except wait sure instead rather without".split()
+)
+"""Words that say something about a number instead of naming its unit."""

@@ -12,7 +12,7 @@ from edge_rl.types import Sample, Verdict
 EMPTY_WORDS = frozenset(
     ["no solution", "no solutions", "no real solution", "no real solutions", "none", "empty set", "there are no solutions", "无解"]
 )
-NOT_FINITE = frozenset(["union", "intersection", "difference", "builder", "chain", "text"])
+NOT_FINITE = frozenset(["intersection", "difference", "builder", "chain", "text"])
 
 
 def judge_set(completion: str, sample: Sample) -> Verdict:
