@@ -4,6 +4,7 @@ Knows how the server process is started and spoken to. The server is a program o
 environment, so it is safe in a process with threads, after torch is imported, and on CUDA.
 """
 
+import contextlib
 import importlib.util
 import itertools
 import json
@@ -11,6 +12,7 @@ import os
 import platform
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -50,7 +52,7 @@ _ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
 }
 _START_TIMEOUT_S = 60.0
-_STOP_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = 60.0
 _PROOFS = {
     "files": "print(open({canary!r}).read())",
     "network": "import socket\nsocket.socket()\nprint('socket')",
@@ -99,10 +101,16 @@ class _Server:
         return answer["layers"]
 
     def _last_words(self) -> str:
-        self._process.kill()
+        self._kill()
         _, stderr = self._process.communicate()
         lines = stderr.decode("utf-8", "replace").strip().splitlines()
         return lines[-1] if lines else f"it ended with status {self._process.returncode}"
+
+    def _kill(self) -> None:
+        # The group: a server in a pid namespace is a child of the process that was started.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
     @property
     def is_alive(self) -> bool:
@@ -154,8 +162,7 @@ class _Server:
         try:
             self._process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self._kill()
         assert self._process.stderr is not None
         self._process.stderr.close()
         for directory in self.root.iterdir():

@@ -24,7 +24,7 @@ _MAX_REPLY_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 16
 _TICK_S = 0.1
 _MANY_READS, _PAUSE_S = 32, 0.001
-_REAP_TIMEOUT_S = 10.0
+_REAP_TIMEOUT_S = 60.0  # a killed process can wait long for a processor
 _STATUSES = {status.value: status for status in (ExecutionStatus.OK, ExecutionStatus.ERROR, ExecutionStatus.DENIED)}
 
 
