@@ -95,6 +95,30 @@ class ScoringConfig(Section):
     """Name of the reward function."""
     code_penalty: float = Field(default=0.1, ge=0, le=0.2)
     """Taken from a rollout that ran code and whose every block failed (CoRT, arXiv:2506.09820); no code = no penalty."""
+    weights: dict[str, float] = Field(default_factory=dict[str, float])
+    """Parts of the reward `weighted`: name of a reward -> weight."""
+    format_weight: float = Field(default=0.1, ge=0, le=0.2)
+    """Added by the reward `format` for exactly one marked answer."""
+    progress_weight: float = Field(default=0.5, ge=0, lt=1)
+    """Most that a wrong completion can get from the reward `progress`."""
+    length_low: int = Field(default=0, ge=0)
+    """Policy tokens below which `length_tanh` takes something off."""
+    length_high: int = Field(default=128, ge=1)
+    """Policy tokens that the length rewards aim at: the limit of soft_overlong, cosine and dler_truncation."""
+    length_scale: float = Field(default=64.0, gt=0)
+    """Tokens over which `length_tanh` grows to three quarters."""
+    length_weight: float = Field(default=0.05, ge=0, le=0.2)
+    """Most that `length_tanh` takes off."""
+    overlong_buffer: int = Field(default=32, ge=1)
+    """Tokens before length_high over which `soft_overlong` grows to its full size."""
+    reward_model: str = ""
+    """Hub id or folder of a sequence-classification model, for the reward `reward_model`."""
+    judge_model: str = ""
+    """Alias, hub id or folder of a chat model, for the reward `judge`; of another family than the policy."""
+    audit_model: str = ""
+    """A second judge that never enters the reward; the gap between the two is logged. Empty = none."""
+    rubric: str = "Is the answer right, complete and to the point?"
+    """What the judge is told to look at."""
 
 
 class LearningConfig(Section):

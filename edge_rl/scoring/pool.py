@@ -132,6 +132,12 @@ def shared_pool() -> Pool:
         return _shared.pool
 
 
+def start_pool() -> None:
+    """Start the pool now, so that the first verdict does not wait for the algebra to load; returns at once."""
+    if hasattr(os, "fork"):
+        shared_pool()
+
+
 def close_pool() -> None:
     """End the pool of this process, if there is one; the next task starts another."""
     with _shared.lock:
