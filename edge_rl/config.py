@@ -46,8 +46,7 @@ class DataConfig(Section):
     path: str = "data_seeds/tool_math.jsonl"
     """JSONL of samples, all splits in one file."""
     system: str = (
-        "Solve the problem. You may run Python: write one ```python block that prints a result, "
-        "read the ```output block, then answer as \\boxed{number}."
+        "Run ```python code, read its ```output, answer as \\boxed{number}."
     )
     """System message of every prompt: in training, evaluation and export alike."""
 

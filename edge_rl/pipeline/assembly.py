@@ -1,6 +1,5 @@
 """Build the stages of a run from its configuration."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,8 @@ from edge_rl.scoring.scorer import Scorer, gold_check
 from edge_rl.types import Engine, EvalReport, Interpreter, Prompt, Sample, Split, derive_seed
 from edge_rl.weights.adapters import attach_adapter
 from edge_rl.weights.loading import load_base
-from edge_rl.weights.scratch import scratch_weights
+from edge_rl.weights.packed import pack_linears
+from edge_rl.weights.scratch import ScratchModel, copy_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +123,11 @@ def assemble(config: Config) -> Parts:
     samples = load_split_samples(config)
     interpreter = make_interpreter(timeout_s=config.rollout.tool_timeout_s)
     base, tokenizer = load_base(config.model, device_of_machine())
-    scratch = copy.deepcopy(base)
+    plain = copy_of(base)
     model = attach_adapter(base, config.model, derive_seed(config.run.seed, "adapter"))
-    engine = HfEngine(scratch, scratch_weights(model), slots=config.rollout.slots)
+    pack_linears(model, keep_weight=True, is_wanted=lambda name: name.endswith(".base_layer"))
+    scratch = ScratchModel(plain, model)
+    engine = HfEngine(scratch.model, scratch.load, slots=config.rollout.slots)
     scorer = Scorer(samples.by_id, config.scoring)
     collector = Collector(engine, interpreter, tokenizer, config.rollout, seed=config.run.seed)  # pyright: ignore[reportArgumentType]
     parts = Parts(

@@ -1,9 +1,9 @@
-"""Base + adapter as plain matrices, for a scratch copy of the model that generates. Knows peft's file format.
+"""A copy of the model that generates: base + adapter as plain matrices. Knows peft's file format.
 
-The base is read and never written, so the copy can be rebuilt after every step without drift.
+The base of the trained model is read and never written, so the copy can be rebuilt after every step without drift.
 """
 
-from collections.abc import Callable, Mapping
+import copy
 from pathlib import Path
 
 import torch
@@ -11,37 +11,49 @@ from peft import PeftModel
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from edge_rl.errors import CheckpointError
+from edge_rl.weights.packed import PackedLinear, pack_linears
 
 
-def scratch_weights(model: PeftModel) -> Callable[[Path | None], Mapping[str, Tensor]]:
-    """Return a function from an adapter folder to {name in the base: W + scale * B A}; None gives the base's own matrices.
+class ScratchModel:
+    """Holds the copy; `load` makes it equal to the base with an adapter."""
 
-    Sums are float32, the result has the dtype of the base. Raises (the function): CheckpointError for an adapter that lacks
-    a matrix.
-    """
-    layers: dict[str, LoraLayer] = {
-        name: module for name, module in model.get_base_model().named_modules() if isinstance(module, LoraLayer)
-    }
+    def __init__(self, base: PreTrainedModel, model: PeftModel) -> None:
+        """`base`: the plain model before an adapter was attached, to be copied; `model`: the same with its adapter."""
+        self.model = base
+        self._packed: dict[str, PackedLinear] = pack_linears(base, keep_weight=False)
+        self._parameters = dict(base.named_parameters())
+        self._layers: dict[str, LoraLayer] = {
+            name: module for name, module in model.get_base_model().named_modules() if isinstance(module, LoraLayer)
+        }
 
     @torch.no_grad()
-    def merged(adapter_dir: Path | None) -> Mapping[str, Tensor]:
+    def load(self, adapter_dir: Path | None) -> None:
+        """Set every adapted matrix to W + scale * B A, summed in float32; None gives the base's own.
+
+        Raises: CheckpointError for an adapter that lacks a matrix.
+        """
         state = load_file(adapter_dir / "adapter_model.safetensors") if adapter_dir is not None else {}
-        weights: dict[str, Tensor] = {}
-        for name, layer in layers.items():
+        for name, layer in self._layers.items():
             weight: Tensor = layer.get_base_layer().weight
             if adapter_dir is not None:
                 down, up = (_matrix(state, f"base_model.model.{name}.lora_{part}.weight", adapter_dir) for part in "AB")
                 scale = layer.scaling["default"]
                 weight = torch.addmm(weight.float(), up.to(weight.device), down.to(weight.device), alpha=scale)
-            weights[f"{name}.weight"] = weight
-        return weights
+            if name in self._packed:
+                self._packed[name].repack(weight)
+            else:
+                self._parameters[f"{name}.weight"].copy_(weight)
 
-    return merged
+
+def copy_of(base: PreTrainedModel) -> PreTrainedModel:
+    """Return a frozen copy of a model, to become a ScratchModel."""
+    return copy.deepcopy(base).requires_grad_(False)
 
 
-def _matrix(state: Mapping[str, Tensor], key: str, adapter_dir: Path) -> Tensor:
+def _matrix(state: dict[str, Tensor], key: str, adapter_dir: Path) -> Tensor:
     if key not in state:
         raise CheckpointError(f"adapter {adapter_dir} has no tensor {key}; it was trained on another base")
     return state[key].float()

@@ -1,13 +1,13 @@
 """Generate with a plain transformers model: continuous batching over slots of a key-value cache. Knows no text.
 
-The engine owns a scratch copy of the model. `load_adapter` rewrites the adapted matrices of that copy from the pristine
-base plus the adapter, so nothing drifts and the base is never written. A prompt that several requests share is read once
+The engine has a scratch copy of the model to itself. `load_adapter` has its adapted matrices rewritten from the pristine base
+plus the adapter, so nothing drifts and the base is never written. A prompt that several requests share is read once
 and its cache copied; a finished sequence gives its slot to the next request; a follow-up (a tool result) continues in the
 slot of its sequence.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,17 +59,16 @@ class HfEngine:
     def __init__(
         self,
         model: PreTrainedModel,
-        merged_weights: Callable[[Path | None], Mapping[str, Tensor]],
+        load_weights: Callable[[Path | None], None],
         *,
         slots: int,
     ) -> None:
-        """`model` is the scratch copy; `merged_weights` gives the adapted matrices for an adapter folder (None: base)."""
+        """`model` is the scratch copy; `load_weights` makes it equal to the base with an adapter (None: the base alone)."""
         self._model = model.eval().requires_grad_(False)
         self._model.set_attn_implementation("edge_rl_grouped")
         self._decoder = model.get_decoder()
         self._head = model.get_output_embeddings()
-        self._parameters = dict(model.named_parameters())
-        self._merged_weights = merged_weights
+        self._load_weights = load_weights
         self._policy_version = 0
         self._num_layers = model.config.get_text_config().num_hidden_layers
         self.slots = slots
@@ -77,15 +76,8 @@ class HfEngine:
         self.decoded_tokens = 0
 
     def load_adapter(self, adapter_dir: Path | None, *, policy_version: int) -> None:
-        """Sample from this adapter (None: the base) from now on and stamp segments with its version.
-
-        Raises: EngineError for a matrix that the model does not have.
-        """
-        with torch.no_grad():
-            for name, weight in self._merged_weights(adapter_dir).items():
-                if name not in self._parameters:
-                    raise EngineError(f"adapter {adapter_dir}: the model has no matrix {name!r}; was it made for another?")
-                self._parameters[name].copy_(weight)
+        """Sample from this adapter (None: the base) from now on and stamp segments with its version."""
+        self._load_weights(adapter_dir)
         self._policy_version = policy_version
 
     @torch.inference_mode()
