@@ -168,7 +168,9 @@ class EvaluationConfig(Section):
     """How a checkpoint is measured: held out and without hints."""
 
     samples_per_question: int = Field(default=8, ge=1)
-    """Completions per test question; pass@8 needs 8."""
+    """Completions per test question."""
+    questions_at_8: int = Field(default=0, ge=0)
+    """So many of the test questions, evenly spread, get 8 completions where samples_per_question is less: for pass@8."""
     max_questions: int | None = Field(default=None, ge=1)
     """Use only the first so many test questions."""
     every_steps: int = Field(default=10, ge=1)

@@ -325,7 +325,7 @@ class EvalReport:
     """Judged completions per sample id."""
     pass_at_1: Estimate
     pass_at_8: Estimate | None
-    """None where fewer than 8 completions per question were judged."""
+    """Over the questions with 8 judged completions; None without any."""
     code_share: float
     """Share of completions with at least one tool call."""
     tokens: float

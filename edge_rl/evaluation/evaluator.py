@@ -29,6 +29,7 @@ def evaluate(  # noqa: PLR0913  (a door wires it by keyword)
     prompts: Sequence[Prompt],
     *,
     num_samples: int,
+    num_at_8: int = 0,
     collect: Collect,
     judge: Judge,
     resamples: int,
@@ -36,8 +37,11 @@ def evaluate(  # noqa: PLR0913  (a door wires it by keyword)
 ) -> EvalReport:
     """Return the measurements of the policy behind `collect`, `num_samples` completions per prompt.
 
+    Of fewer than 8 completions there is no pass@8, and 8 of every question cost much time: so `num_at_8` of the prompts,
+    evenly spread over their order, are completed 8 times. pass@1 is unbiased whatever their number.
+
     Completions that could not be judged are left out of every rate and counted in `unjudged`; a question without a
-    judged completion is left out of pass@1. pass@8 exists only where every question has 8 judged completions.
+    judged completion is left out of pass@1. pass@8 is over the questions with 8 judged completions, None without any.
 
     Raises: DataError if a prompt or a rollout carries a hint or a worked example, or if `collect` returned other
     rollouts than it was asked for; VerifierError if nothing could be judged.
@@ -46,8 +50,9 @@ def evaluate(  # noqa: PLR0913  (a door wires it by keyword)
     if num_samples < 1:
         raise DataError(f"evaluation {name!r}: num_samples must be at least 1, got {num_samples}")
     started = time.perf_counter()
-    rollouts = collect(prompts, num_samples)
-    _check_rollouts(name, prompts, num_samples, rollouts)
+    wide, narrow = _divide(prompts, num_at_8 if num_samples < 8 else 0)
+    rollouts = [*(collect(wide, 8) if wide else ()), *(collect(narrow, num_samples) if narrow else ())]
+    _check_rollouts(name, {prompt: 8 for prompt in wide} | {prompt: num_samples for prompt in narrow}, rollouts)
     verdicts = [judge(rollout) for rollout in rollouts]
     seconds = time.perf_counter() - started
 
@@ -136,10 +141,18 @@ def load_report(path: Path) -> EvalReport:
 def _pass_at_8(
     num_correct: Mapping[str, int], num_judged: Mapping[str, int], *, resamples: int, seed: int
 ) -> Estimate | None:
-    if min(num_judged.values()) < 8:
-        return None
-    rates = [pass_at_k(num_correct[question], count, 8) for question, count in num_judged.items()]
-    return mean_with_interval(rates, resamples=resamples, seed=seed)
+    rates = [pass_at_k(num_correct[question], count, 8) for question, count in num_judged.items() if count >= 8]
+    return mean_with_interval(rates, resamples=resamples, seed=seed) if rates else None
+
+
+def _divide(prompts: Sequence[Prompt], num_wide: int) -> tuple[list[Prompt], list[Prompt]]:
+    """Return (`num_wide` prompts evenly spread over the order, the others)."""
+    num_wide = min(num_wide, len(prompts))
+    chosen = {index * len(prompts) // num_wide for index in range(num_wide)}
+    return (
+        [prompt for index, prompt in enumerate(prompts) if index in chosen],
+        [prompt for index, prompt in enumerate(prompts) if index not in chosen],
+    )
 
 
 def _require_hint_free(name: str, prompts: Sequence[Prompt]) -> None:
@@ -158,8 +171,8 @@ def _require_hint_free(name: str, prompts: Sequence[Prompt]) -> None:
         )
 
 
-def _check_rollouts(name: str, prompts: Sequence[Prompt], num_samples: int, rollouts: Sequence[Rollout]) -> None:
-    asked = {prompt.sample_id: prompt for prompt in prompts}
+def _check_rollouts(name: str, expected: Mapping[Prompt, int], rollouts: Sequence[Rollout]) -> None:
+    asked = {prompt.sample_id: prompt for prompt in expected}
     for rollout in rollouts:
         where = f"evaluation {name!r}: a rollout of {rollout.prompt.sample_id}"
         if asked.get(rollout.prompt.sample_id) != rollout.prompt:
@@ -169,9 +182,9 @@ def _check_rollouts(name: str, prompts: Sequence[Prompt], num_samples: int, roll
         if not rollout.is_finished:
             raise DataError(f"{where} has no stop reason; collect must finish every rollout")
     counts = Counter(rollout.prompt.sample_id for rollout in rollouts)
-    for sample_id in asked:
-        if counts[sample_id] != num_samples:
+    for sample_id, prompt in asked.items():
+        if counts[sample_id] != expected[prompt]:
             raise DataError(
-                f"evaluation {name!r}: {counts[sample_id]} rollouts of {sample_id}, expected {num_samples}; "
+                f"evaluation {name!r}: {counts[sample_id]} rollouts of {sample_id}, expected {expected[prompt]}; "
                 "collect must return every one it was asked for"
             )

@@ -73,6 +73,7 @@ class Parts:
         samples: Sequence[Sample],
         num_samples: int,
         *,
+        num_at_8: int = 0,
         adapter: Path | None = None,
         engine: Engine | None = None,
     ) -> EvalReport:
@@ -88,6 +89,7 @@ class Parts:
             name,
             self.prompts(samples),
             num_samples=num_samples,
+            num_at_8=num_at_8,
             collect=lambda prompts, n: collector.sample(prompts, n, name="evaluation"),
             judge=self.scorer.judge,
             resamples=settings.bootstrap,

@@ -5,13 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from edge_rl.config import Config
-from edge_rl.evaluation.evaluator import paired
 from edge_rl.monitor.progress import Progress
 from edge_rl.monitor.report import peak_rss_mb, print_report, report_row, write_report
-from edge_rl.pipeline.assembly import assemble
+from edge_rl.evaluation.evaluator import load_report, paired, save_report
+from edge_rl.pipeline.assembly import Parts, assemble
+from edge_rl.pipeline.exporting import check_toolchain, export_run, gguf_file
 from edge_rl.pipeline.run_folder import open_run_folder
 from edge_rl.pipeline.training import Stopped, Training
+from edge_rl.rollout.engines.llama_cpp import LlamaCppEngine
 from edge_rl.types import EvalReport
+from edge_rl.weights.llama_cpp import serve
 
 
 def train_and_prove(config: Config, *, on_interrupt: Callable[[Training], None]) -> Path:
@@ -20,16 +23,19 @@ def train_and_prove(config: Config, *, on_interrupt: Callable[[Training], None])
     `on_interrupt` may install a handler that sets `training.stop_requested`.
     Raises: KeyboardInterrupt when stopped; the run is saved then and the same command goes on.
     """
+    check_toolchain(config)
     run_dir, lock = open_run_folder(config)
     progress = Progress()
     with lock:
         progress.phase(f"run {run_dir}")
-        training = Training(assemble(config), run_dir, progress)
+        parts = assemble(config)
+        training = Training(parts, run_dir, progress)
         on_interrupt(training)
         try:
             training.warm_start()
             training.reinforce()
             reports = training.measure()
+            reports |= _export(parts, run_dir, training, progress)
         except Stopped:
             progress.note(f"stopped and saved in {run_dir}; the same command goes on")
             raise KeyboardInterrupt from None
@@ -37,9 +43,33 @@ def train_and_prove(config: Config, *, on_interrupt: Callable[[Training], None])
     return run_dir
 
 
+def _export(parts: Parts, run_dir: Path, training: Training, progress: Progress) -> dict[str, EvalReport]:
+    """Export the best adapter, unless that is done; return the test report of the GGUF in llama.cpp."""
+    settings = parts.config.export
+    if not settings.formats:
+        return {}
+    if not (run_dir / "export" / "export.json").exists():
+        training.begin(f"export: merge and {', '.join(settings.formats)}")
+        export_run(run_dir, parts.config)
+        training.clock.lap("export")
+    name = f"GGUF {settings.check_format}"
+    path = run_dir / "eval" / f"{name.replace(' ', '_')}.json"
+    if not path.exists():
+        training.begin(f"test: {name} in llama.cpp")
+        samples = parts.samples.test[: settings.check_questions]
+        prompts = parts.prompts(samples)
+        room = max(len(prompt.token_ids) for prompt in prompts) + parts.config.rollout.max_tokens
+        with serve(gguf_file(run_dir, settings.check_format), slots=16, context=room) as server:
+            engine = LlamaCppEngine(server, logprobs=False)
+            report = parts.measure(name, samples, settings.check_samples, engine=engine)
+        save_report(report, path)
+        progress.evaluation(report)
+        training.clock.lap("measure")
+    return {name: load_report(path)}
+
+
 def _report(config: Config, run_dir: Path, training: Training, reports: dict[str, EvalReport]) -> None:
     """Write and print the report."""
-    training.clock.lap("export")
     seconds = training.clock.seconds
     differences = {
         f"tuned_vs_{name.replace(' ', '_')}": paired(reports["tuned"], report, resamples=config.evaluation.bootstrap)
@@ -57,7 +87,7 @@ def _report(config: Config, run_dir: Path, training: Training, reports: dict[str
         "recipe": config.recipe,
         "seconds": seconds,
         "validation": training.validation,
-        "files": {"adapter": str(training.best_adapter)},
+        "files": {"adapter": str(training.best_adapter), "export": str(run_dir / "export")},
     }
     total = sum(seconds.values()) / 60
     write_report(run_dir, rows, differences, total, peak_rss_mb(), extras)

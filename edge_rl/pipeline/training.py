@@ -74,7 +74,7 @@ class Training:
             load_adapter_weights(self._parts.model, target)
             return
         samples = self._parts.samples.hinted
-        self._begin(f"warm start: SFT on {len(samples)} hinted traces")
+        self.begin(f"warm start: SFT on {len(samples)} hinted traces")
         examples = [self._example(sample) for sample in samples]
         metrics = warm_start(
             self._parts.model,
@@ -98,7 +98,7 @@ class Training:
         """
         config = self._config
         if self._step < config.learning.num_steps:
-            self._begin(f"GRPO: {config.learning.num_steps} steps, {config.rollout.prompts_per_step} prompts x "
+            self.begin(f"GRPO: {config.learning.num_steps} steps, {config.rollout.prompts_per_step} prompts x "
                         f"{config.rollout.group_size} rollouts")
         if not self._validation:
             self._validate()
@@ -134,9 +134,14 @@ class Training:
         for name, adapter in adapters.items():
             path = self._run_dir / "eval" / f"{name.replace(' ', '_')}.json"
             if not path.exists():
-                self._begin(f"test: {name}, {len(self._parts.samples.test)} questions")
+                self.begin(f"test: {name}, {len(self._parts.samples.test)} questions")
+                settings = self._config.evaluation
                 report = self._parts.measure(
-                    name, self._parts.samples.test, self._config.evaluation.samples_per_question, adapter=adapter
+                    name,
+                    self._parts.samples.test,
+                    settings.samples_per_question,
+                    num_at_8=settings.questions_at_8,
+                    adapter=adapter,
                 )
                 save_report(report, path)
                 self._progress.evaluation(report)
@@ -204,7 +209,7 @@ class Training:
     def _validate(self) -> None:
         """Measure the adapter on the validation split; keep it if it is the best so far."""
         samples = self._parts.samples.validation
-        self._begin(f"validation after {self._step} steps")
+        self.begin(f"validation after {self._step} steps")
         self._load_policy()
         policy = self._run_dir / "policy" / "adapter"
         report = self._parts.measure(
@@ -282,7 +287,11 @@ class Training:
         if control is Control.SAVE:
             self.save()
 
-    def _begin(self, phase: str) -> None:
+    def begin(self, phase: str) -> None:
+        """Announce a phase; go no further where a stop was asked for.
+
+        Raises: Stopped.
+        """
         if self.stop_requested:
             raise Stopped
         self._progress.phase(phase)

@@ -71,14 +71,35 @@ def test_evaluate_leaves_unjudged_completions_out_of_rates_and_counts_them() -> 
     assert report.unjudged == 5
 
 
-def test_evaluate_gives_pass_at_8_only_where_every_question_has_8_judged() -> None:
+def test_evaluate_gives_pass_at_8_over_the_questions_with_8_judged() -> None:
     nine = (True,) + (False,) * 8
     report = _report({"a": nine, "b": (False,) * 9})
     assert report.pass_at_8 is not None
     # One right of nine: the wrong draw of 8 is the one that leaves it out, C(8,8)/C(9,8) = 1/9.
     assert report.pass_at_8.value == pytest.approx((8 / 9 + 0) / 2, abs=1e-12)
-    assert _report({"a": nine, "b": (None, None) + (False,) * 7}).pass_at_8 is None
+    short = _report({"a": nine, "b": (None, None) + (False,) * 7})
+    assert short.pass_at_8 is not None
+    assert short.pass_at_8.value == pytest.approx(8 / 9, abs=1e-12)
+    assert _report({"a": (None, None) + (False,) * 7}).pass_at_8 is None
     assert _report({"a": (True,) * 8}).pass_at_8 is not None
+
+
+def test_evaluate_asks_spread_questions_8_times_for_pass_at_8() -> None:
+    outcomes = {name: (name == "c",) * 8 for name in "abcdef"}
+    report = evaluate(
+        "x",
+        [_prompt(name) for name in outcomes],
+        num_samples=2,
+        num_at_8=3,
+        collect=_collect,
+        judge=_judge(outcomes),
+        resamples=100,
+        seed=0,
+    )
+    assert report.num_samples == {"a": 8, "b": 2, "c": 8, "d": 2, "e": 8, "f": 2}
+    assert report.pass_at_8 is not None
+    assert report.pass_at_8.value == pytest.approx(1 / 3, abs=1e-12)
+    assert report.pass_at_1.value == pytest.approx(1 / 6, abs=1e-12)
 
 
 def test_evaluate_reports_code_share_tokens_and_truncation() -> None:
