@@ -10,7 +10,7 @@ The tests run again from the start whenever a call has no recorded answer yet; t
 import ast
 import builtins
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ MAX_CODE = 50_000
 MAX_SECONDS = 20.0
 REPLY = "EDGE_REPLY "
 
-CODEC = r'''
+CODEC = r"""
 import json as _json, builtins as _builtins
 def _pack(value, keep=None, depth=0):
     kind = type(value)
@@ -72,8 +72,8 @@ def _unpack(data, handle=None):
         return dict(zip(parts[::2], parts[1::2]))
     if tag == "h": return handle(body)
     raise ValueError("unknown data")
-'''
-SERVER = r'''
+"""
+SERVER = r"""
 _kept = []
 def _serve(request):
     name, args, kwargs = _json.loads(request)
@@ -88,8 +88,8 @@ def _serve(request):
     except Exception:
         value["args"] = None
     return "\nREPLY" + _json.dumps(value)
-'''.replace("REPLY", REPLY)
-STUBS = r'''
+""".replace("REPLY", REPLY)
+STUBS = r"""
 class _Need(BaseException): pass
 class _Handle:
     def __init__(self, place): self.place = place
@@ -105,7 +105,7 @@ def _stub(name):
         _calls += 1
         if place >= len(_answers): raise _Need(request)
         answer = _json.loads(_answers[place])
-        for before, after in zip(args, answer["args"] or []):
+        for before, after in zip(args, answer.get("args") or []):
             after = _unpack(after, _Handle)
             if type(before) is list and type(after) is list: before[:] = after
             if type(before) is dict and type(after) is dict:
@@ -116,8 +116,8 @@ def _stub(name):
         kind = getattr(_builtins, answer["error"], Exception)
         raise (kind if isinstance(kind, type) and issubclass(kind, Exception) else Exception)(answer["message"])
     return call
-'''
-RUNNER = r'''
+"""
+RUNNER = r"""
 _calls = 0
 _answers = _json.loads({answers!r})
 import random as _random
@@ -132,7 +132,7 @@ except _Need as _need: _report = ["need", _need.args[0]]
 except AssertionError as _error: _report = ["fail", "an assertion does not hold"]
 except Exception as _error: _report = ["fail", type(_error).__name__ + ": " + str(_error)[:200]]
 print("\nREPLY" + _json.dumps(_report))
-'''.replace("REPLY", REPLY)
+""".replace("REPLY", REPLY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +143,20 @@ class TestRun:
     reason: str
 
 
-def run_tests(candidate: str, tests: Sequence[str], interpreter: Interpreter) -> TestRun:
+def run_tests(candidate: str, tests: Sequence[str], interpreter: Interpreter, reference: str = "") -> TestRun:
     """Return whether the tests hold for the candidate's functions.
+
+    `reference` is the gold program, where there is one: it is not run, but a test may use a module that it imports, or
+    call a function of it that has the name of a builtin. A candidate cannot replace a builtin in the tests.
 
     Raises: DataError if a test is no Python; SandboxError where no session can be had.
     """
     if len(candidate) > MAX_CODE:
         return TestRun(False, "the program is too long")
-    names = free_names(tests)
+    imports, functions = _of_reference(reference)
+    names = free_names(tests, functions)
+    tests = [*(source for name, source in imports.items() if name in names), *tests]
+    names = [name for name in names if name not in imports]
     server = interpreter.open()
     try:
         started = server.run(CODEC + SERVER + "\nprint()\n")
@@ -168,13 +174,15 @@ def run_tests(candidate: str, tests: Sequence[str], interpreter: Interpreter) ->
         server.close()
 
 
-def free_names(tests: Sequence[str]) -> list[str]:
+def free_names(tests: Sequence[str], functions: Set[str] = frozenset()) -> list[str]:
     """Return the names that the tests use and nobody in them defines: the candidate's functions.
+
+    `functions` are names that belong to the candidate although builtins have them too.
 
     Raises: DataError if a test is no Python.
     """
     used: set[str] = set()
-    defined: set[str] = set(dir(builtins)) | {"__name__", "__file__"}
+    defined: set[str] = (set(dir(builtins)) | {"__name__", "__file__"}) - functions
     for test in tests:
         try:
             tree = ast.parse(test)
@@ -192,6 +200,21 @@ def free_names(tests: Sequence[str]) -> list[str]:
             elif isinstance(node, ast.ExceptHandler) and node.name:
                 defined.add(node.name)
     return sorted(used - defined)
+
+
+def _of_reference(source: str) -> tuple[dict[str, str], set[str]]:
+    """Return (imported name -> import statement, names of functions) of a program; nothing where it is no Python."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError):
+        return {}, set()
+    imports = {
+        (alias.asname or alias.name).split(".")[0]: ast.unparse(node)
+        for node in body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    return imports, {node.name for node in body if isinstance(node, ast.FunctionDef)}
 
 
 def _replay(server: Session, judge: Session, names: Sequence[str], tests: Sequence[str]) -> TestRun:

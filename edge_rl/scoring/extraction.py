@@ -30,7 +30,9 @@ CODE_LANGUAGES = re.compile(r"```[ \t]*(?:python|py|output|tool_code|tool_output
 BRACE_OR_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{|\\(?:boxed|fbox)(?![A-Za-z{])\s*|\\.|[{}]", re.DOTALL)
 BARE_BOX = re.compile(r"\\(?:boxed|fbox)\s*(-?[A-Za-z0-9.,/]*[A-Za-z0-9]%?)")
 MARKER = re.compile(r"^[ \t>*]*####(?!#)[ \t]*(.*)$", re.MULTILINE)
-HEADING = re.compile(r"^(?:step|solution|final answer|answer|explanation|reasoning|conclusion|part|case)\b[^0-9]*:?$", re.IGNORECASE)
+HEADING = re.compile(
+    r"^(?:step|solution|final answer|answer|explanation|reasoning|conclusion|part|case)\b[^0-9]*:?$", re.IGNORECASE
+)
 ANSWER_LABEL = re.compile(r"^(?:the\s+)?(?:final\s+)?answer\s*(?:is|:)\s*", re.IGNORECASE)
 TAG = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL | re.IGNORECASE)
 
@@ -42,7 +44,10 @@ CORRECTION = re.compile(
 )
 FINAL = re.compile(r"\bfinal\b|最终", re.IGNORECASE)
 CLAIM = re.compile(r"\b(?:answer|result|option|choice)\s*(?:is|are|:|=|\*\*)|答案", re.IGNORECASE)
-HEDGE = re.compile(r"\b(?:or|maybe|perhaps|possibly|alternatively|either|also|another|could|might|otherwise|candidate\w*)\b|或", re.IGNORECASE)
+HEDGE = re.compile(
+    r"\b(?:or|maybe|perhaps|possibly|alternatively|either|also|another|could|might|otherwise|candidate\w*)\b|或",
+    re.IGNORECASE,
+)
 EARLY_ATTEMPT = re.compile(r"\b(?:first (?:attempt|try|thought|guess|i)|initially|at first|my first)\b", re.IGNORECASE)
 WRONG_LEAD = re.compile(r"\b(?:wrong|incorrect|tempting|mistaken|trap|false)\b[^.\n]*$", re.IGNORECASE)
 NUM_PROSE_WORDS = 4

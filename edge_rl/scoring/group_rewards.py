@@ -63,7 +63,9 @@ def turn_share(rollout: Rollout, sample: Sample) -> float:
     count = len(wanted) or len(rollout.executions)
     good = 0
     for place, execution in enumerate(rollout.executions[:count]):
-        state_ok = not wanted or bool(judge_code_output(execution.stdout, Sample(id="turn", question="-", answer=wanted[place])).correct)
+        state_ok = not wanted or bool(
+            judge_code_output(execution.stdout, Sample(id="turn", question="-", answer=wanted[place])).correct
+        )
         good += execution.status is ExecutionStatus.OK and state_ok
     return good / count if count else 0.0
 
@@ -72,7 +74,7 @@ def weighted(context: RewardContext) -> GroupReward:
     """Return the sum of the rewards in scoring.weights, each times its weight, bounded so that correctness keeps its order."""
     weights = context.settings.weights
     if not weights or "weighted" in weights or any(weight < 0 for weight in weights.values()):
-        raise ConfigError('scoring.weights needs weights from 0 up, such as {binary = 1.0, length_tanh = 0.5}')
+        raise ConfigError("scoring.weights needs weights from 0 up, such as {binary = 1.0, length_tanh = 0.5}")
     parts = {name: _named(name, context) for name in weights}
     middle = 0.5 * sum(weights.values())
     # The shaped rewards keep the order by themselves; a model or a user's function does not, so then both sides are bounded.
@@ -172,12 +174,18 @@ def _from_scores(
     def reward(rollouts: Sequence[Rollout], verdicts: Sequence[Verdict]) -> list[Reward]:
         del verdicts
         samples = [context.samples[rollout.prompt.sample_id] for rollout in rollouts]
-        rows = [(sample.question, rollout.policy_text, sample.answer) for sample, rollout in zip(samples, rollouts, strict=True)]
+        rows = [
+            (sample.question, rollout.policy_text, sample.answer)
+            for sample, rollout in zip(samples, rollouts, strict=True)
+        ]
         try:
             scores = score(rows)
         except EdgeRLError:
             raise
-        return [Reward(total=None) if parts is None else Reward(total=parts["score"], breakdown={name: parts["score"]}) for parts in scores]
+        return [
+            Reward(total=None) if parts is None else Reward(total=parts["score"], breakdown={name: parts["score"]})
+            for parts in scores
+        ]
 
     return reward
 

@@ -158,7 +158,9 @@ def _is_quoted(text: str, wanted: Mapping[str, Any]) -> bool:
 
 INSTRUCTIONS: dict[str, Check] = {
     "keywords:existence": lambda text, wanted: all(_has_word(str(word), text) for word in wanted["keywords"]),
-    "keywords:forbidden_words": lambda text, wanted: not any(_has_word(str(word), text) for word in wanted["forbidden_words"]),
+    "keywords:forbidden_words": lambda text, wanted: (
+        not any(_has_word(str(word), text) for word in wanted["forbidden_words"])
+    ),
     "keywords:frequency": lambda text, wanted: _compares(
         _has_word(str(wanted["keyword"]), text), str(wanted["relation"]), int(wanted["frequency"])
     ),
@@ -170,13 +172,17 @@ INSTRUCTIONS: dict[str, Check] = {
     "length_constraints:number_sentences": lambda text, wanted: _compares(
         count_sentences(text), str(wanted["relation"]), int(wanted["num_sentences"])
     ),
-    "length_constraints:number_paragraphs": lambda text, wanted: len(_paragraphs(text)) == int(wanted["num_paragraphs"]),
+    "length_constraints:number_paragraphs": lambda text, wanted: (
+        len(_paragraphs(text)) == int(wanted["num_paragraphs"])
+    ),
     "length_constraints:nth_paragraph_first_word": _nth_first_word,
     "detectable_content:number_placeholders": lambda text, wanted: (
         len(PLACEHOLDER.findall(text)) >= int(wanted["num_placeholders"])
     ),
     "detectable_content:postscript": _postscript,
-    "detectable_format:number_bullet_lists": lambda text, wanted: len(BULLET.findall(text)) == int(wanted["num_bullets"]),
+    "detectable_format:number_bullet_lists": lambda text, wanted: (
+        len(BULLET.findall(text)) == int(wanted["num_bullets"])
+    ),
     "detectable_format:constrained_response": lambda text, wanted: any(option in text for option in CONSTRAINED),
     "detectable_format:number_highlighted_sections": lambda text, wanted: (
         len(HIGHLIGHT.findall(text)) >= int(wanted["num_highlights"])

@@ -32,7 +32,9 @@ def make_reward_model(settings: ScoringConfig) -> Scores:
     Raises: ConfigError if no model is named; MissingExtraError or ModelError at first use if it cannot be had.
     """
     if not settings.reward_model:
-        raise ConfigError("scoring.reward is reward_model, but scoring.reward_model is empty; give a hub id or a folder")
+        raise ConfigError(
+            "scoring.reward is reward_model, but scoring.reward_model is empty; give a hub id or a folder"
+        )
     loaded: list[tuple[Any, Any]] = []
 
     def score(rows: Sequence[Row]) -> list[dict[str, float] | None]:
@@ -61,7 +63,9 @@ def make_judge(settings: ScoringConfig, policy: str) -> Scores:
     Raises: ConfigError if no model is named. Warns where judge and policy are of one family.
     """
     if not settings.judge_model:
-        raise ConfigError("scoring.reward is judge, but scoring.judge_model is empty; give an alias, a hub id or a folder")
+        raise ConfigError(
+            "scoring.reward is judge, but scoring.judge_model is empty; give an alias, a hub id or a folder"
+        )
     warn_same_family(settings.judge_model, policy)
     ask = _chat(settings.judge_model)
     audit = _chat(settings.audit_model) if settings.audit_model else None
@@ -122,7 +126,9 @@ def _chat(name: str) -> Callable[[str], str]:
         if not loaded:
             loaded.append(_load(resolve_model(name, allow_large=True).location or name, "AutoModelForCausalLM"))
         model, tokenizer = loaded[0]
-        text = tokenizer.apply_chat_template([{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False)
+        text = tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
+        )
         batch = tokenizer(text, return_tensors="pt", add_special_tokens=False).to(model.device)
         with torch.inference_mode():
             output = model.generate(**batch, max_new_tokens=64, do_sample=False, pad_token_id=tokenizer.eos_token_id)

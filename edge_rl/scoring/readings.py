@@ -68,7 +68,9 @@ def _read_statement(statement: Statement, thousands: bool) -> Reading:
 def _only_value(text: str, thousands: bool) -> Node | None:
     """Return the one value that a piece of prose marks or mentions; None for none or several."""
     for pattern in (MATH_SPAN, MARKED_SPAN):
-        spans = {next(group for group in match.groups() if group is not None).strip() for match in pattern.finditer(text)}
+        spans = {
+            next(group for group in match.groups() if group is not None).strip() for match in pattern.finditer(text)
+        }
         if len(spans) == 1:
             return parse_or_none(spans.pop(), thousands=thousands)
         if spans:

@@ -133,7 +133,9 @@ GOLD_COMPLETIONS: dict[str, Callable[[Sample], str | None]] = {
     "vote": lambda sample: None,
     "keywords": lambda sample: " ".join(sample.options.get("keywords", [sample.answer.replace(",", " ")])),
     "json": lambda sample: sample.answer or None,
-    "tool_call": lambda sample: write_calls(read_wanted(sample.answer, sample.id)) if sample.answer.strip() != "[]" else "No tool fits.",
+    "tool_call": lambda sample: (
+        write_calls(read_wanted(sample.answer, sample.id)) if sample.answer.strip() != "[]" else "No tool fits."
+    ),
     "code": lambda sample: f"```python\n{sample.answer}\n```" if sample.answer.strip() else None,
     "code-output": lambda sample: sample.answer,
 }

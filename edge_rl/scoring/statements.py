@@ -40,16 +40,28 @@ WITHDRAWN = re.compile(
     re.IGNORECASE,
 )
 AFFIRMED = re.compile(r"\b(?:is|was|'s)\s+(?:\w+\s+){0,2}?(?:right|correct)\b", re.IGNORECASE)
-DENIED_AFTER = re.compile(r"^[\s$*_`}.)\]]*(?:is|was|are|would be)\s+(?:clearly\s+)?(?:wrong|incorrect|not (?:right|correct)|false)", re.IGNORECASE)
-DENIED_TAIL = re.compile(r"[,;(]?\s*(?:and |but )?\b(?:not|rather than|instead of|never|as opposed to)\b\s[^,;]*$|[，,]?(?:不是|而不是|而非).*$", re.IGNORECASE)
-NOT_BUT = re.compile(r"^(?:(?:is|are|was)\s+)?(?:not|n't)\b.*?\bbut\s+(?:rather\s+|instead\s+)?(.*)$|^(?:不是).*?(?:而是)(.*)$", re.IGNORECASE | re.DOTALL)
+DENIED_AFTER = re.compile(
+    r"^[\s$*_`}.)\]]*(?:is|was|are|would be)\s+(?:clearly\s+)?(?:wrong|incorrect|not (?:right|correct)|false)",
+    re.IGNORECASE,
+)
+DENIED_TAIL = re.compile(
+    r"[,;(]?\s*(?:and |but )?\b(?:not|rather than|instead of|never|as opposed to)\b\s[^,;]*$|[，,]?(?:不是|而不是|而非).*$",
+    re.IGNORECASE,
+)
+NOT_BUT = re.compile(
+    r"^(?:(?:is|are|was)\s+)?(?:not|n't)\b.*?\bbut\s+(?:rather\s+|instead\s+)?(.*)$|^(?:不是).*?(?:而是)(.*)$",
+    re.IGNORECASE | re.DOTALL,
+)
 LATER_CLAUSE = re.compile(
     r"(?:[,;]\s*|\b)(?:so|thus|hence|therefore|but|and|instead)\b,?\s*(?:(?:it|the (?:value|number|answer|result|total))\s*)?"
     r"(?:is|'s|must be|are|equals|=)\s+(?P<value>.*)$|[,;]\s*it(?:'s| is| must be)\s+(?P<other>.*)$|，(?:所以|因此)(?:是|选)?(?P<third>.*)$",
     re.IGNORECASE,
 )
 STARTS_DENIED = re.compile(r"^[\s*_`$]*(?:not|never|neither|none of|unknown|unclear|n't|不是|isn't)\b", re.IGNORECASE)
-REASON = re.compile(r"[,;]?\s+\b(?:because|since|which|as required|as desired|as shown|where|assuming|provided)\b.*$|[，,](?:因为).*$", re.IGNORECASE)
+REASON = re.compile(
+    r"[,;]?\s+\b(?:because|since|which|as required|as desired|as shown|where|assuming|provided)\b.*$|[，,](?:因为).*$",
+    re.IGNORECASE,
+)
 DOUBT = re.compile(
     r"\b(?:not able|unable|cannot (?:solve|determine|find|say)|can't (?:solve|determine|find|say)|could not|couldn't|don't know|"
     r"do not know|unsure|not sure|uncertain|no idea|hard to say|maybe|perhaps|might|could be|may be|possibly|either|"
@@ -75,7 +87,9 @@ PLEASANTRY = re.compile(
     re.IGNORECASE,
 )
 SENTENCE_END = re.compile(r"(?<=[。！？])|(?<=[.!?])(?=[\s*_]*\s)|(?<=[.!?][)\"”*])\s|\n+")
-ABBREVIATION = re.compile(r"(?:\b(?:a\.m|p\.m|e\.g|i\.e|approx|no|mr|mrs|ms|dr|st|vs|cf|eq|fig|sq|ft|in|hr|min|etc))\.$", re.IGNORECASE)
+ABBREVIATION = re.compile(
+    r"(?:\b(?:a\.m|p\.m|e\.g|i\.e|approx|no|mr|mrs|ms|dr|st|vs|cf|eq|fig|sq|ft|in|hr|min|etc))\.$", re.IGNORECASE
+)
 RULE = re.compile(r"^[\W_]*$")
 
 
@@ -107,7 +121,9 @@ def closing_statement(text: str) -> Statement | None:
             return None if value is None else Statement(value, value, is_claim=True, is_doubtful=False)
         tail = rest
     sentences = [part for part in split_sentences(tail) if not PLEASANTRY.match(part)]
-    if not sentences or (claim is not None and WITHDRAWN.search(sentences[-1]) and len(sentences) == 1 and ";" not in sentences[-1]):
+    if not sentences or (
+        claim is not None and WITHDRAWN.search(sentences[-1]) and len(sentences) == 1 and ";" not in sentences[-1]
+    ):
         return None
     return _from_sentence(sentences[-1])
 

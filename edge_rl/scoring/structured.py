@@ -9,7 +9,15 @@ from edge_rl.errors import DataError
 
 MAX_TEXT = 50_000
 MAX_TRIES = 50
-TYPE_NAMES = {"dict": "object", "float": "number", "tuple": "array", "int": "integer", "str": "string", "bool": "boolean", "list": "array"}
+TYPE_NAMES = {
+    "dict": "object",
+    "float": "number",
+    "tuple": "array",
+    "int": "integer",
+    "str": "string",
+    "bool": "boolean",
+    "list": "array",
+}
 """Names that other collections use for the types of JSON Schema."""
 ANNOTATIONS = frozenset(["title", "description", "default", "examples", "$schema", "$id", "format", "optional"])
 NOTHING = object()
@@ -49,7 +57,7 @@ def same_value(left: Any, right: Any) -> bool:
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, int | float | Decimal) and isinstance(right, int | float | Decimal):
-        return left == right
+        return _exact(left) == _exact(right)
     if isinstance(left, Mapping) and isinstance(right, Mapping):
         first, second = cast("Mapping[str, Any]", left), cast("Mapping[str, Any]", right)
         return first.keys() == second.keys() and all(same_value(value, second[key]) for key, value in first.items())
@@ -57,6 +65,11 @@ def same_value(left: Any, right: Any) -> bool:
         ones, others = cast("list[Any]", left), cast("list[Any]", right)
         return len(ones) == len(others) and all(same_value(*pair) for pair in zip(ones, others, strict=True))
     return type(left) is type(right) and left == right
+
+
+def _exact(number: int | float | Decimal) -> int | Decimal:
+    # 0.05 read as JSON is a Decimal and read as Python a float; both mean what was written.
+    return Decimal(repr(number)) if isinstance(number, float) else number
 
 
 def schema_problem(value: Any, schema: Mapping[str, Any], where: str = "$") -> str | None:
@@ -128,7 +141,9 @@ def _items(value: Any, wanted: Any, schema: Mapping[str, Any], where: str) -> st
 
 def _any_of(value: Any, wanted: Any, schema: Mapping[str, Any], where: str) -> str | None:
     del schema
-    return None if any(schema_problem(value, part, where) is None for part in wanted) else f"{where} fits no alternative"
+    return (
+        None if any(schema_problem(value, part, where) is None for part in wanted) else f"{where} fits no alternative"
+    )
 
 
 def _bound(word: str, holds: Any) -> Any:
@@ -145,7 +160,11 @@ def _size(kind: type, holds: Any) -> Any:
 
 def _amount(holds: Any) -> Any:
     def check(value: Any, wanted: Any) -> bool:
-        return isinstance(value, bool) or not isinstance(value, int | float | Decimal) or holds(value, Decimal(str(wanted)))
+        return (
+            isinstance(value, bool)
+            or not isinstance(value, int | float | Decimal)
+            or holds(value, Decimal(str(wanted)))
+        )
 
     return check
 

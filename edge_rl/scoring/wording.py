@@ -7,7 +7,9 @@ from edge_rl.scoring.expressions.characters import clean_text
 from edge_rl.scoring.extraction import Commitment
 from edge_rl.scoring.statements import Statement, unmark
 
-TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|emph|texttt|textsf|operatorname|underline)\s*\{([^{}]*)\}")
+TEXT_COMMAND = re.compile(
+    r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|emph|texttt|textsf|operatorname|underline)\s*\{([^{}]*)\}"
+)
 LATEX_LAYOUT = re.compile(r"\\[,;:! ]|\\left|\\right|\\quad|\$|\\\(|\\\)|\\\[|\\\]|~")
 ARTICLE = re.compile(r"^(?:the|a|an)\s+", re.IGNORECASE)
 HALF_DAY = re.compile(r"\b([ap])\.?\s?m\b\.?", re.IGNORECASE)
@@ -16,11 +18,19 @@ BEFORE_ANSWER = frozenset(
     "is are was were be been equals on at in by called named to from into of with for : = becomes become remains stays means "
     "says chose choose pick a an the 是 为 在".split()
 )
-DENIES = re.compile(r"\b(?:not|never|no|neither|nor|n't|cannot|without|except|unless|than|if)\b|n't\b|不|非|没", re.IGNORECASE)
-SUBJECT = re.compile(r"^(?:the\s+)?(?P<word>.+?)\s+(?:is|was|are)\s+(?:the\s+)?(?:correct|right|final|best)?\s*(?:answer|option|choice|one|correct|right)$", re.IGNORECASE)
+DENIES = re.compile(
+    r"\b(?:not|never|no|neither|nor|n't|cannot|without|except|unless|than|if)\b|n't\b|不|非|没", re.IGNORECASE
+)
+SUBJECT = re.compile(
+    r"^(?:the\s+)?(?P<word>.+?)\s+(?:is|was|are)\s+(?:the\s+)?(?:correct|right|final|best)?\s*(?:answer|option|choice|one|correct|right)$",
+    re.IGNORECASE,
+)
 LETTER = re.compile(r"^(?:option|choice|answer)?\s*[\(\[{]?\s*([A-Z])\s*[\)\]}]?(?P<rest>.*)$", re.DOTALL)
 LETTER_LIST = re.compile(r"(?<![A-Za-z'])\(?([A-Z])\)?(?![A-Za-z'])")
-CHOOSING = re.compile(r"\b(?:choose|pick|select|going with|go with|option|choice|is|was|it's|be)\s*:?\s*(?:option\s+)?[\(\*$]*(?:\\text\{)?\(?([A-Z])\)?(?![A-Za-z'’])", re.IGNORECASE)
+CHOOSING = re.compile(
+    r"\b(?:choose|pick|select|going with|go with|option|choice|is|was|it's|be)\s*:?\s*(?:option\s+)?[\(\*$]*(?:\\text\{)?\(?([A-Z])\)?(?![A-Za-z'’])",
+    re.IGNORECASE,
+)
 
 
 def plain_words(text: str, *, case_sensitive: bool = False) -> str:
@@ -108,7 +118,9 @@ def _letters_of(text: str, options: Mapping[str, str]) -> set[str]:
         return {letter for letter in CHOOSING.findall(text) if letter.isupper()}
     rest = match.group("rest").strip()
     # "A good guess" and "I think" begin with words, not with options.
-    is_word = match.group("rest")[:1] == " " and rest[:1].islower() and not re.match(r"(?:and|or|is|because|since)\b", rest)
+    is_word = (
+        match.group("rest")[:1] == " " and rest[:1].islower() and not re.match(r"(?:and|or|is|because|since)\b", rest)
+    )
     if match.group("rest")[:1].isalpha() or (is_word and match.group(1) in "AI"):
         return {letter for letter in CHOOSING.findall(text) if letter.isupper()}
     others: set[str] = set()

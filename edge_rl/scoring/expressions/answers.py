@@ -55,7 +55,12 @@ def elements(node: Node) -> tuple[Node, ...]:
 
 def drop_membership(node: Node) -> Node:
     r"""Return the set of `x \in {...}` or `S = {...}`; other trees unchanged."""
-    if node.op == "relation" and node.name in ("in", "=") and node.args[0].op in LABELS and node.args[1].op in ("set", "named"):
+    if (
+        node.op == "relation"
+        and node.name in ("in", "=")
+        and node.args[0].op in LABELS
+        and node.args[1].op in ("set", "named")
+    ):
         return node.args[1]
     return node
 
@@ -77,7 +82,11 @@ def _same(gold: Node, given: Node) -> Outcome:
             return Outcome(False, "length")
         return same_elements(elements(gold), elements(given), _same)
     if gold.op == "set":
-        return same_elements(elements(gold), elements(given), _same) if given.op in ("set", "list") else Outcome(False, "form")
+        return (
+            same_elements(elements(gold), elements(given), _same)
+            if given.op in ("set", "list")
+            else Outcome(False, "form")
+        )
     if gold.op in ("group", "matrix"):
         is_alike = gold.op == given.op and gold.name == given.name
         return same_in_order(gold.args, given.args, _same) if is_alike else Outcome(False, "form")
@@ -93,7 +102,9 @@ def _same_relation(gold: Node, given: Node) -> Outcome:
         return _same_inequality(gold, given)
     left, right = gold.args
     if given.op == "chain" and all(relation.name == "=" for relation in given.args):
-        given = given.args[-1] if given.args[0].args[0] != left else Node("relation", "=", (left, given.args[-1].args[1]))
+        given = (
+            given.args[-1] if given.args[0].args[0] != left else Node("relation", "=", (left, given.args[-1].args[1]))
+        )
     if given.op != "relation" or given.name != "=":
         return _same(right, given) if left.op in LABELS else Outcome(False, "form")
     if left == given.args[0]:

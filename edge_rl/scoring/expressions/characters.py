@@ -61,7 +61,9 @@ GREEK = dict(
         strict=True,
     )
 )
-DASHES = str.maketrans({sign: "-" for sign in "−‐‑‒–—―﹣－⁃"} | {"⁄": "/", "∕": "/", "∗": "*", "′": "'", "’": "'", "‘": "'"})
+DASHES = str.maketrans(
+    {sign: "-" for sign in "−‐‑‒–—―﹣－⁃"} | {"⁄": "/", "∕": "/", "∗": "*", "′": "'", "’": "'", "‘": "'"}
+)
 THIN_SPACES = str.maketrans({"\u2009": r"\,", "\u202f": r"\,", "\u2008": r"\,", "\u200a": r"\,"})
 
 

@@ -108,7 +108,9 @@ def _bracket(node: Node) -> list[Interval]:
 
 def _relation(node: Node) -> list[Interval]:
     left, right = node.args
-    if node.name == "in" or (node.name == "=" and right.op in ("group", "union", "set", "named", "difference", "intersection")):
+    if node.name == "in" or (
+        node.name == "=" and right.op in ("group", "union", "set", "named", "difference", "intersection")
+    ):
         if left.op not in ("symbol", "call"):
             raise ExpressionError("a membership of something that is no variable")
         return _pieces(right)
@@ -243,7 +245,9 @@ def _complement(pieces: list[Interval]) -> list[Interval]:
     low = _minus_infinity()
     for piece in pieces:
         high = replace(piece.low, closed=not piece.low.closed)
-        if piece.low.place > -mpmath.inf and (low.place < high.place or (low.place == high.place and low.closed and high.closed)):
+        if piece.low.place > -mpmath.inf and (
+            low.place < high.place or (low.place == high.place and low.closed and high.closed)
+        ):
             gaps.append(Interval(low, high))
         low = replace(piece.high, closed=not piece.high.closed)
     if low.place < mpmath.inf:

@@ -110,7 +110,9 @@ class _Parser:
     def _separators(self, joiner: str) -> str:
         while self._is_separator():
             text = self._take().text.strip(" ,.;").lower()
-            joiner = {"or": "or", "lor": "or", "vee": "or", "and": "and", "land": "and", "wedge": "and"}.get(text, joiner)
+            joiner = {"or": "or", "lor": "or", "vee": "or", "and": "and", "land": "and", "wedge": "and"}.get(
+                text, joiner
+            )
         return joiner
 
     def _item(self) -> Node:
@@ -138,8 +140,10 @@ class _Parser:
 
     def _relation(self) -> str | None:
         token = self._next
-        if token.kind in ("mark", "command", "word") and token.text in RELATIONS and not (
-            token.kind == "word" and token.text != "in"
+        if (
+            token.kind in ("mark", "command", "word")
+            and token.text in RELATIONS
+            and not (token.kind == "word" and token.text != "in")
         ):
             self._take()
             if token.text in ("<", ">") and self._at("="):
@@ -155,7 +159,9 @@ class _Parser:
             if token.kind == "command" and token.text in SET_OPERATORS:
                 self._take()
                 left = Node(SET_OPERATORS[token.text], args=(left, self._sum()))
-            elif token.kind == "word" and token.text in ("union", "U") and left.op in ("group", "set", "union", "named"):
+            elif (
+                token.kind == "word" and token.text in ("union", "U") and left.op in ("group", "set", "union", "named")
+            ):
                 self._take()
                 left = Node("union", args=(left, self._sum()))
             else:
@@ -286,8 +292,11 @@ class _Parser:
 
     def _unit(self, quantity: Node) -> Node:
         words: list[str] = []
-        while self._next.kind == "text" and not self._is_separator() or self._next.kind == "word" and (
-            not words or len(self._next.text) >= 1
+        while (
+            self._next.kind == "text"
+            and not self._is_separator()
+            or self._next.kind == "word"
+            and (not words or len(self._next.text) >= 1)
         ):
             if self._next.kind == "word" and self._next.text.lower() in JOINERS:
                 break
@@ -633,7 +642,10 @@ class _Parser:
                 raise ExpressionError("an open matrix")
             rows.append(Node("group", "row", tuple(cells)))
             cells = []
-        return Node("abs" if name == "vmatrix" else "matrix", args=tuple(rows) if name != "vmatrix" else (Node("matrix", args=tuple(rows)),))
+        return Node(
+            "abs" if name == "vmatrix" else "matrix",
+            args=tuple(rows) if name != "vmatrix" else (Node("matrix", args=tuple(rows)),),
+        )
 
 
 def _with_power(call: Node, power: Node | None) -> Node:

@@ -160,9 +160,9 @@ def _number(text: str, place: int, thousands: bool) -> tuple[Token, int]:
     assert match is not None
     whole, separator = match.group("whole") or "", match.group("separator")
     if separator == "," and not thousands or separator == " " and (match.group("fraction") or not thousands):
-        match = re.compile(r"(?P<whole>\d+)(?P<fraction>\.\d+|\.(?!\d))?(?P<exponent>[eE][-+]?\d{1,5}(?![\d.A-Za-z]))?").match(
-            text, place
-        )
+        match = re.compile(
+            r"(?P<whole>\d+)(?P<fraction>\.\d+|\.(?!\d))?(?P<exponent>[eE][-+]?\d{1,5}(?![\d.A-Za-z]))?"
+        ).match(text, place)
         assert match is not None
         whole = match.group("whole")
     digits = re.sub(r"\D", "", whole)

@@ -43,7 +43,15 @@ SET_OPERATORS = {
     "smallsetminus": "difference",
 }
 NAMED_SETS = {"R": "R", "Z": "Z", "Q": "Q", "N": "N", "C": "C", "reals": "R"}
-CONSTANTS = {"pi": "pi", "e": "e", "i": "i", "infty": "infinity", "infinity": "infinity", "inf": "infinity", "oo": "infinity"}
+CONSTANTS = {
+    "pi": "pi",
+    "e": "e",
+    "i": "i",
+    "infty": "infinity",
+    "infinity": "infinity",
+    "inf": "infinity",
+    "oo": "infinity",
+}
 GREEK = frozenset(
     "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho varrho sigma tau "
     "upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega ell hbar".split()

@@ -27,7 +27,7 @@ def judge_code(completion: str, sample: Sample, run_code: Interpreter) -> Verdic
     entry_point = str(sample.options.get("entry_point", ""))
     if prefix and (not entry_point or not re.search(rf"^def {re.escape(entry_point)}\b", program, re.MULTILINE)):
         program = prefix + program
-    result = run_tests(program, tests, run_code)
+    result = run_tests(program, tests, run_code, reference=sample.answer)
     return Verdict(correct=result.passed, reason=result.reason, route="unit_tests")
 
 

@@ -11,7 +11,9 @@ def judge_code_output(completion: str, sample: Sample) -> Verdict:
     """Return whether the output is the expected one, line by line; an empty output is right only if nothing is expected."""
     expected, printed = _lines(sample.answer), _lines(completion)
     if expected == printed:
-        return Verdict(correct=bool(expected), reason="the same output" if expected else "nothing was printed", route="lines")
+        return Verdict(
+            correct=bool(expected), reason="the same output" if expected else "nothing was printed", route="lines"
+        )
     if len(expected) != len(printed):
         return Verdict(correct=False, reason=f"{len(printed)} lines, expected {len(expected)}", route="lines")
     place = next(index for index, pair in enumerate(zip(expected, printed, strict=True)) if pair[0] != pair[1])

@@ -22,7 +22,10 @@ def judge_interval(completion: str, sample: Sample) -> Verdict:
     if gold is None:
         raise DataError(f"sample {sample.id}: answer {sample.answer[:80]!r} is no interval; write (0, 1] or x > 2")
     commitment = commit(completion)
-    texts = [*commitment.values, *([commitment.statement.value or commitment.statement.sentence] if commitment.statement else [])]
+    texts = [
+        *commitment.values,
+        *([commitment.statement.value or commitment.statement.sentence] if commitment.statement else []),
+    ]
     if texts and all(plain_words(text) in ALL_REALS for text in texts):
         everything = _intervals(Node("named", "R"))
         assert everything is not None

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from edge_rl.errors import DataError
-from edge_rl.scoring.extraction import visible_answer
+from edge_rl.scoring.extraction import LEAD_CHARS, commit, visible_answer
+from edge_rl.scoring.statements import is_negated
 from edge_rl.scoring.structured import NOTHING, last_json, read_json, same_value, schema_problem
 from edge_rl.types import Sample, Verdict
 
@@ -29,7 +30,7 @@ def judge_json(completion: str, sample: Sample) -> Verdict:
             gold = read_json(sample.answer)
         except ValueError as error:
             raise DataError(f"sample {sample.id}: the answer is no JSON: {error}") from None
-    value = _offered(visible_answer(completion) or "")
+    value = _offered(completion)
     if value is NOTHING:
         return Verdict(correct=False, reason="no JSON value", route="no_answer")
     problem = schema_problem(value, schema) if schema else None
@@ -41,7 +42,9 @@ def judge_json(completion: str, sample: Sample) -> Verdict:
     return Verdict(correct=same, reason="the same value" if same else "another value", route="value")
 
 
-def _offered(text: str) -> Any:
+def _offered(completion: str) -> Any:
+    """Return the value that a completion consists of, marks, or ends with; NOTHING where it commits to none."""
+    text = visible_answer(completion) or ""
     for pattern in (FENCE, TAG):
         if parts := pattern.findall(text):
             try:
@@ -51,7 +54,18 @@ def _offered(text: str) -> Any:
     try:
         return read_json(text.strip())
     except ValueError:
-        return last_json(text)
+        pass  # prose around a value: the rules of commitment decide
+    commitment = commit(completion)
+    if commitment.route == "box":
+        try:
+            return read_json(commitment.values[0]) if len(commitment.values) == 1 else NOTHING
+        except ValueError:
+            return NOTHING
+    stripped = text.rstrip(" .\n")
+    start = max(stripped.rfind("\n{"), stripped.rfind("\n["), stripped.find("{"), stripped.find("["))
+    if not stripped.endswith(("}", "]")) or is_negated(stripped[max(0, start - LEAD_CHARS) : start]):
+        return NOTHING
+    return last_json(stripped)
 
 
 def _contains(value: Any, gold: Any) -> bool:

@@ -45,6 +45,8 @@ def _judge_words(commitment: Commitment, answer: str) -> Verdict:
     letter = words.strip("()")
     if len(letter) == 1 and letter.isalpha() and letter.isupper():
         letters = chosen_letters(commitment, {})
-        return Verdict(correct=letters == {letter}, reason=f"chose {', '.join(sorted(letters)) or 'nothing'}", route="letter")
+        return Verdict(
+            correct=letters == {letter}, reason=f"chose {', '.join(sorted(letters)) or 'nothing'}", route="letter"
+        )
     same = commits_to_words(commitment, [answer])
     return Verdict(correct=same, reason=REASONS[same], route="words")

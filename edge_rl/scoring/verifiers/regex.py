@@ -21,7 +21,9 @@ def judge_regex(completion: str, sample: Sample) -> Verdict:
     on = sample.options.get("on", "answer")
     unknown = [name for name in sample.options.get("flags", ()) if name not in FLAGS]
     if on not in ("answer", "completion") or unknown:
-        raise DataError(f"sample {sample.id}: on is {on!r}, flags {unknown}; use answer or completion, {', '.join(FLAGS)}")
+        raise DataError(
+            f"sample {sample.id}: on is {on!r}, flags {unknown}; use answer or completion, {', '.join(FLAGS)}"
+        )
     flags = sum(FLAGS[name] for name in sample.options.get("flags", ()))
     try:
         re.compile(sample.answer, flags)
@@ -30,7 +32,12 @@ def judge_regex(completion: str, sample: Sample) -> Verdict:
     text = _text(completion, on)
     if not text:
         return Verdict(correct=False, reason="no answer to match", route="no_answer")
-    payload = {"pattern": sample.answer, "flags": flags, "text": text[:MAX_TEXT], "mode": "full" if on == "answer" else "search"}
+    payload = {
+        "pattern": sample.answer,
+        "flags": flags,
+        "text": text[:MAX_TEXT],
+        "mode": "full" if on == "answer" else "search",
+    }
     try:
         found = bool(shared_pool().call("pattern", payload))
     except TaskTimeoutError:

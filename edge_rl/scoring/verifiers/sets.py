@@ -10,7 +10,16 @@ from edge_rl.scoring.wording import plain_words
 from edge_rl.types import Sample, Verdict
 
 EMPTY_WORDS = frozenset(
-    ["no solution", "no solutions", "no real solution", "no real solutions", "none", "empty set", "there are no solutions", "无解"]
+    [
+        "no solution",
+        "no solutions",
+        "no real solution",
+        "no real solutions",
+        "none",
+        "empty set",
+        "there are no solutions",
+        "无解",
+    ]
 )
 NOT_FINITE = frozenset(["intersection", "difference", "builder", "chain", "text"])
 
@@ -22,7 +31,9 @@ def judge_set(completion: str, sample: Sample) -> Verdict:
     """
     gold = _elements_of(parse_or_none(sample.answer, thousands=False))
     if gold is None:
-        raise DataError(f"sample {sample.id}: answer {sample.answer[:80]!r} is no finite set; write {{1, 2}} or \\emptyset")
+        raise DataError(
+            f"sample {sample.id}: answer {sample.answer[:80]!r} is no finite set; write {{1, 2}} or \\emptyset"
+        )
     commitment = commit(completion, many=True)
     if not gold and _says_empty(commitment):
         return Verdict(correct=True, reason="the empty set in words", route="words")

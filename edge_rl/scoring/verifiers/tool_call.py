@@ -22,7 +22,9 @@ def judge_tool_call(completion: str, sample: Sample) -> Verdict:
     calls = read_calls(text, {name: tuple(schema.get("properties", {})) for name, schema in tools.items()})
     if not wanted:
         right = bool(text.strip()) and not calls
-        return Verdict(correct=right, reason="no call was wanted" if right else "a call or nothing at all", route="calls")
+        return Verdict(
+            correct=right, reason="no call was wanted" if right else "a call or nothing at all", route="calls"
+        )
     if not calls:
         return Verdict(correct=False, reason="no call that can be read", route="no_answer")
     problem = calls_problem(calls, wanted, tools)

@@ -25,7 +25,9 @@ def judge_tuple(completion: str, sample: Sample) -> Verdict:
         parts = _parts(drop_label(node))
         outcomes.append(False if parts is None else same_in_order(gold, parts, same_answer).equal)
     correct = outcomes[0] if len(set(outcomes)) == 1 else False
-    reason = {True: "the same values in the same order", False: "other values or another order", None: "undecided"}[correct]
+    reason = {True: "the same values in the same order", False: "other values or another order", None: "undecided"}[
+        correct
+    ]
     return Verdict(correct=correct, reason=reason, route="in_order")
 
 
