@@ -68,7 +68,8 @@ class SlotCache:
         for store in (self._keys, self._values):
             for tensor in store:
                 assert tensor is not None, "a row is copied after it was written"
-                tensor[targets, :, :length] = tensor[source, :, :length]
+                # clone: where the length fills the capacity, torch sees the same memory on both sides and refuses
+                tensor[targets, :, :length] = tensor[source, :, :length].clone()
 
     def release(self) -> None:
         """Give the memory back."""
