@@ -45,9 +45,7 @@ class DataConfig(Section):
 
     path: str = "data_seeds/tool_math.jsonl"
     """JSONL of samples, all splits in one file."""
-    system: str = (
-        "Run ```python code, read its ```output, answer as \\boxed{number}."
-    )
+    system: str = "Run ```python code, read its ```output, answer as \\boxed{number}."
     """System message of every prompt: in training, evaluation and export alike."""
 
 

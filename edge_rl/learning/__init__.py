@@ -1,0 +1,1 @@
+"""Reward -> advantage -> loss -> optimizer step on the adapter."""

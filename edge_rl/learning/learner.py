@@ -177,4 +177,3 @@ class Learner:
             return None
         with torch.no_grad(), self.model.disable_adapter():
             return batch.scatter(self.logprobs(batch)[0])
-

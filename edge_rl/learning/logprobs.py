@@ -11,10 +11,13 @@ CHUNK = 256
 
 class _HeadLogprobs(torch.autograd.Function):
     """Forward: logprobs and entropies, chunk by chunk. The gradient with respect to the hidden states is made on the way,
-    since it is a fixed vector per token: d logprob / d hidden = (onehot(target) - softmax) W / temperature."""
+    since it is a fixed vector per token: d logprob / d hidden = (onehot(target) - softmax) W / temperature.
+    """
 
     @staticmethod
-    def forward(ctx: Any, hidden_NH: Tensor, weight_VH: Tensor, target_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, hidden_NH: Tensor, weight_VH: Tensor, target_N: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
         needs_grad = ctx.needs_input_grad[0]
         logprobs, entropies, gradients = [], [], []
         for hidden_CH, target_C in zip(hidden_NH.split(CHUNK), target_N.split(CHUNK), strict=True):
@@ -43,7 +46,9 @@ class _HeadLogprobs(torch.autograd.Function):
         return (gradient_NH * grad_outputs[0].unsqueeze(1)).to(ctx.hidden_dtype), None, None, None
 
 
-def head_logprobs(hidden_NH: Tensor, weight_VH: Tensor, target_N: Tensor, *, temperature: float) -> tuple[Tensor, Tensor]:
+def head_logprobs(
+    hidden_NH: Tensor, weight_VH: Tensor, target_N: Tensor, *, temperature: float
+) -> tuple[Tensor, Tensor]:
     """Return ([N] float32 natural log-probabilities of the targets, [N] entropies in nats), both after the temperature.
 
     The head is frozen: gradients reach the hidden states only. At most CHUNK x V logits exist at a time.

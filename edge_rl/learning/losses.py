@@ -85,7 +85,9 @@ def kl_terms(inputs: LossInputs) -> Tensor:
     return gap_BT.exp() - gap_BT - 1
 
 
-def _finish(objective_BT: Tensor, ratio_BT: Tensor, inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Metrics]:
+def _finish(
+    objective_BT: Tensor, ratio_BT: Tensor, inputs: LossInputs, settings: LossSettings
+) -> tuple[Tensor, Metrics]:
     """Subtract the KL term where there is one, and collect sums over tokens for the step's metrics."""
     mask_BT = inputs.loss_mask_BT
     metrics: Metrics = {}

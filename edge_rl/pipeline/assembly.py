@@ -64,7 +64,11 @@ class Parts:
     def collector_for(self, engine: Engine) -> Collector:
         """Return a collector that differs from the run's in its engine only."""
         return Collector(
-            engine, self.interpreter, self.tokenizer, self.config.rollout, seed=self.config.run.seed  # pyright: ignore[reportArgumentType]
+            engine,
+            self.interpreter,
+            self.tokenizer,
+            self.config.rollout,
+            seed=self.config.run.seed,  # pyright: ignore[reportArgumentType]
         )
 
     def measure(

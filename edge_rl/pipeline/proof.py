@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from edge_rl.config import Config
+from edge_rl.evaluation.evaluator import load_report, paired, save_report
 from edge_rl.monitor.progress import Progress
 from edge_rl.monitor.report import peak_rss_mb, print_report, report_row, write_report
-from edge_rl.evaluation.evaluator import load_report, paired, save_report
 from edge_rl.pipeline.assembly import Parts, assemble
 from edge_rl.pipeline.exporting import check_toolchain, export_run, gguf_file
 from edge_rl.pipeline.run_folder import open_run_folder

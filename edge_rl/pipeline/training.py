@@ -98,8 +98,10 @@ class Training:
         """
         config = self._config
         if self._step < config.learning.num_steps:
-            self.begin(f"GRPO: {config.learning.num_steps} steps, {config.rollout.prompts_per_step} prompts x "
-                        f"{config.rollout.group_size} rollouts")
+            self.begin(
+                f"GRPO: {config.learning.num_steps} steps, {config.rollout.prompts_per_step} prompts x "
+                f"{config.rollout.group_size} rollouts"
+            )
         if not self._validation:
             self._validate()
         while self._step < config.learning.num_steps:

@@ -1,0 +1,1 @@
+"""Prompt -> group of rollouts, chunk by chunk, with tool calls. Knows no reward and no training."""

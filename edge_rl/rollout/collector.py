@@ -148,7 +148,9 @@ class Collector:
         open_turn = self._open_turn(attempt)
 
         def is_tool_call(new_token_ids: Sequence[int]) -> bool:
-            return find_tool_call(self._codec.decode([*open_turn, *new_token_ids], skip_special_tokens=True)) is not None
+            return (
+                find_tool_call(self._codec.decode([*open_turn, *new_token_ids], skip_special_tokens=True)) is not None
+            )
 
         return GenerationRequest(
             key=key,

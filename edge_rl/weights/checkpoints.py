@@ -40,7 +40,13 @@ class Checkpoint:
 
 
 def save_checkpoint(
-    run_dir: Path, model: PeftModel, *, step: int, learner: Mapping[str, Any], state: Mapping[str, Any], carried: list[Group]
+    run_dir: Path,
+    model: PeftModel,
+    *,
+    step: int,
+    learner: Mapping[str, Any],
+    state: Mapping[str, Any],
+    carried: list[Group],
 ) -> Path:
     """Write `checkpoints/step-<step>`; return its folder.
 

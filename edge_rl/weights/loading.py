@@ -3,10 +3,13 @@
 Knows transformers and where weights come from. Knows nothing of adapters, rollouts, losses, runs.
 """
 
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
 
 from edge_rl.catalog import ModelEntry, check_size, resolve_model, shape_of_config
 from edge_rl.config import ModelConfig
@@ -54,7 +57,8 @@ def load_base(model: ModelConfig, device: torch.device | str) -> tuple[PreTraine
             shape = shape_of_config(config.to_dict())
             if shape is not None:
                 check_size(shape.matrix_parameters, model.name, allow_large=model.allow_large)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(folder, **options)
+        with quiet() if entry.source != "hub" else nullcontext():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(folder, **options)
     except torch.OutOfMemoryError as error:
         raise ModelError(f"{model.name} does not fit into the memory of {device}: {error}") from error
     except (OSError, ValueError, KeyError, RuntimeError) as error:
@@ -65,6 +69,18 @@ def load_base(model: ModelConfig, device: torch.device | str) -> tuple[PreTraine
     # adapters and exports name the public model, not a cache folder of this machine
     base.name_or_path = base.config.name_or_path = entry.location
     return base, _tokenizer(entry, folder)
+
+
+@contextmanager
+def quiet() -> Generator[None]:
+    """Hide the progress bars of transformers: reading a local file takes a second, and doors draw their own."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:

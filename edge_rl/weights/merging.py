@@ -23,7 +23,7 @@ from edge_rl.catalog import resolve_model
 from edge_rl.config import ModelConfig
 from edge_rl.errors import CheckpointError, ExportError, boundary
 from edge_rl.weights.adapters import adapted_layers, attach_adapter, load_adapter_weights, merged_state, replace_folder
-from edge_rl.weights.loading import load_base, turn_end_ids
+from edge_rl.weights.loading import load_base, quiet, turn_end_ids
 
 FLOAT16_MAX = 65504.0
 MAX_LOGPROB_GAP = {"float32": 0.002, "float16": 0.05, "bfloat16": 0.4}
@@ -100,7 +100,7 @@ def load_merged(folder: Path) -> PreTrainedModel:
 
     Raises: ExportError where it cannot be loaded.
     """
-    with boundary(ExportError, f"merged folder {folder} does not load"):
+    with boundary(ExportError, f"merged folder {folder} does not load"), quiet():
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
     return cast(PreTrainedModel, model).eval()
 
@@ -186,7 +186,8 @@ def _write(tuned: PeftModel, tokenizer: PreTrainedTokenizerBase, state: dict[str
             shell: Any = type(base)(cast(Any, base.config))
         shell.to(next(iter(state.values())).dtype)
         shell.generation_config = _generation_config(base, tokenizer)
-        shell.save_pretrained(scratch, state_dict=dict(state))
+        with quiet():
+            shell.save_pretrained(scratch, state_dict=dict(state))
         if tokenizer.chat_template is None:
             tokenizer.chat_template = KIT_TEMPLATE
         tokenizer.save_pretrained(str(scratch))

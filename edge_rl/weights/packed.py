@@ -68,7 +68,7 @@ class PackedLinear(nn.Linear):
         else:
             self.weight = nn.Parameter(torch.empty(0), requires_grad=False)
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  (the name in torch)
+    def forward(self, input: Tensor) -> Tensor:
         """Return [..., O]."""
         if torch.is_grad_enabled() and input.requires_grad:
             assert self._back is not None, "a layer without its plain weight is for inference"
@@ -88,4 +88,3 @@ def pack_linears(
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, packed[name])
     return packed
-

@@ -17,8 +17,25 @@ from edge_rl.weights.llama_cpp import LlamaServer
 
 MIN_PROBABILITY = 0.01
 """Only tokens at least so likely are compared."""
-LIMITS: dict[str, tuple[float, float]] = {"f16": (0.98, 0.1), "q8_0": (0.9, 0.7)}
-"""Per format: lowest share of equal likeliest tokens, largest difference in log-probability."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What rounding explains; a wrong conversion is off by whole units."""
+
+    top1_agreement: float
+    """Lowest share of positions with the same likeliest token."""
+    mean_gap: float
+    """Largest mean difference in log-probability."""
+    max_gap: float
+    """Largest single difference."""
+
+
+LIMITS: dict[str, Limits] = {
+    "f16": Limits(top1_agreement=0.97, mean_gap=0.02, max_gap=0.25),
+    "q8_0": Limits(top1_agreement=0.85, mean_gap=0.25, max_gap=2.0),
+}
+"""Measured on SmolLM2-135M: f16 1.0, 0.002, 0.016; q8_0 0.95, 0.08, 0.54 (it also rounds activations to 8 bit)."""
 
 _PHRASES = (
     "Hello, world!",
@@ -123,14 +140,20 @@ def compare(
         max_logprob_gap=max(gaps, default=math.nan),
         mean_logprob_gap=sum(gaps) / len(gaps) if gaps else math.nan,
     )
-    lowest, largest = LIMITS[format]
-    if not report.top1_agreement >= lowest or not report.max_logprob_gap <= largest:
-        raise ExportError(
-            f"the {format} file gives other answers in llama.cpp than the model: likeliest token equal at "
-            f"{report.top1_agreement:.1%} of {len(same)} positions (at least {lowest:.0%} expected), log-probabilities up "
-            f"to {report.max_logprob_gap:.3f} apart (at most {largest}); do not use it"
-        )
+    _check(report, LIMITS[format])
     return report
+
+
+def _check(report: ParityReport, limits: Limits) -> None:
+    """A number that is not a number fails too."""
+    is_close = report.mean_logprob_gap <= limits.mean_gap and report.max_logprob_gap <= limits.max_gap
+    if not (is_close and report.top1_agreement >= limits.top1_agreement):
+        raise ExportError(
+            f"the {report.format} file gives other answers in llama.cpp than the model: likeliest token equal at "
+            f"{report.top1_agreement:.1%} of {report.num_positions} positions (at least {limits.top1_agreement:.0%} "
+            f"expected), log-probabilities {report.mean_logprob_gap:.3f} apart in the mean and {report.max_logprob_gap:.3f} "
+            f"at most ({limits.mean_gap} and {limits.max_gap} allowed); do not use it"
+        )
 
 
 def _compare_tokens(server: LlamaServer, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Sequence[int]]) -> int:

@@ -106,7 +106,9 @@ class HfEngine:
         """Where the model lies."""
         return self._model.device
 
-    def next_logits(self, cache: SlotCache, rows: Sequence[int], new: Sequence[Sequence[int]], starts: Sequence[int]) -> Tensor:
+    def next_logits(
+        self, cache: SlotCache, rows: Sequence[int], new: Sequence[Sequence[int]], starts: Sequence[int]
+    ) -> Tensor:
         """Return [B, V] logits after appending `new[i]` at position `starts[i]` of slot `rows[i]`."""
         device, width = self.device, max(len(tokens) for tokens in new)
         token_ids_BT = torch.tensor([[*tokens, *[0] * (width - len(tokens))] for tokens in new], device=device)
@@ -119,7 +121,11 @@ class HfEngine:
         mask_B1TL = torch.zeros(hidden_BTL.shape, dtype=self._model.dtype, device=device)
         mask_B1TL = mask_B1TL.masked_fill_(hidden_BTL, torch.finfo(self._model.dtype).min).unsqueeze(1)
         output = self._decoder(
-            input_ids=token_ids_BT, position_ids=positions_BT, attention_mask=mask_B1TL, past_key_values=cache, use_cache=True
+            input_ids=token_ids_BT,
+            position_ids=positions_BT,
+            attention_mask=mask_B1TL,
+            past_key_values=cache,
+            use_cache=True,
         )
         last_B = torch.tensor([len(tokens) - 1 for tokens in new], device=device)
         return self._head(output.last_hidden_state[torch.arange(len(new), device=device), last_B])
