@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from edge_rl.learning.attention import SharedPromptLayout
 from edge_rl.types import Rollout
 
 # Shapes: R rows, S tokens of a row (padded), B rollouts, T completion tokens (padded), N policy tokens.
-PROMPT, PADDING = 0, -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +43,15 @@ class Row:
 class Microbatch:
     """The tensors of some rows.
 
-    Example: prompt (7, 8), completions (1, 2) and (3,) -> token_ids (7, 8, 1, 2, 3), positions (0, 1, 2, 3, 2),
-    branches (0, 0, 1, 1, 2); the tokens 1 and 3 are both predicted from index 1.
+    Example: prompt (7, 8), completions (1, 2) and (3,) -> token_ids (7, 8, 1, 2, 3), positions (0, 1, 2, 3, 2); the
+    tokens 1 and 3 are both predicted from index 1.
     """
 
     items: tuple[Item, ...]
     token_ids_RS: Tensor
     positions_RS: Tensor
-    branches_RS: Tensor
-    """0 = prompt, 1.. = completion, -1 = padding."""
+    layout: SharedPromptLayout
+    """Which tokens see which."""
     row_N: Tensor
     """Row of each policy token."""
     source_N: Tensor
@@ -64,16 +64,6 @@ class Microbatch:
     """Index in its completion."""
     num_places: int
     """T: longest completion."""
-
-    def attention_mask(self) -> Tensor:
-        """Return [R, 1, S, S] bool: True where a token may attend to another."""
-        branch_RS1, branch_R1S = self.branches_RS.unsqueeze(2), self.branches_RS.unsqueeze(1)
-        size = self.branches_RS.shape[1]
-        causal_SS = torch.ones(size, size, dtype=torch.bool, device=self.branches_RS.device).tril()
-        allowed_RSS = causal_SS & ((branch_R1S == PROMPT) | (branch_R1S == branch_RS1))
-        # Padding attends to itself: a row of the mask without any True has no softmax.
-        itself_SS = torch.eye(size, dtype=torch.bool, device=self.branches_RS.device)
-        return (allowed_RSS | itself_SS).unsqueeze(1)
 
     def scatter(self, values_N: Tensor, fill: float = 0.0) -> Tensor:
         """Return [B, T] with one value per policy token and `fill` elsewhere; differentiable."""
@@ -117,7 +107,9 @@ def make_microbatches(rows: Sequence[Row], *, max_tokens: int) -> list[list[Row]
 def collate(rows: Sequence[Row], *, pad_token_id: int, device: torch.device | str = "cpu") -> Microbatch:
     """Return the tensors of some rows."""
     width = max(row.num_tokens for row in rows)
-    token_ids, positions, branches = [], [], []
+    token_ids: list[list[int]] = []
+    positions: list[list[int]] = []
+    starts: list[tuple[int, int]] = []
     row_index: list[int] = []
     source: list[int] = []
     target: list[int] = []
@@ -126,10 +118,11 @@ def collate(rows: Sequence[Row], *, pad_token_id: int, device: torch.device | st
     items: list[Item] = []
     for number, row in enumerate(rows):
         prompt = row.items[0].rollout.prompt.token_ids
-        row_ids, row_positions, row_branches = list(prompt), list(range(len(prompt))), [PROMPT] * len(prompt)
-        for branch, item in enumerate(row.items, start=1):
+        row_ids, row_positions = list(prompt), list(range(len(prompt)))
+        for item in row.items:
             completion = item.rollout.token_ids
             start = len(row_ids)
+            starts.append((number, start))
             for index, is_policy in enumerate(item.rollout.loss_mask):
                 if is_policy:
                     row_index.append(number)
@@ -139,12 +132,10 @@ def collate(rows: Sequence[Row], *, pad_token_id: int, device: torch.device | st
                     place.append(index)
             row_ids += completion
             row_positions += range(len(prompt), len(prompt) + len(completion))
-            row_branches += [branch] * len(completion)
             items.append(item)
         padding = width - len(row_ids)
         token_ids.append(row_ids + [pad_token_id] * padding)
         positions.append(row_positions + [0] * padding)
-        branches.append(row_branches + [PADDING] * padding)
 
     def tensor(values: object) -> Tensor:
         return torch.tensor(values, dtype=torch.long, device=device)
@@ -153,11 +144,29 @@ def collate(rows: Sequence[Row], *, pad_token_id: int, device: torch.device | st
         items=tuple(items),
         token_ids_RS=tensor(token_ids),
         positions_RS=tensor(positions),
-        branches_RS=tensor(branches),
+        layout=_layout(rows, items, starts, device),
         row_N=tensor(row_index),
         source_N=tensor(source),
         target_N=tensor(target),
         rollout_N=tensor(rollout_index),
         place_N=tensor(place),
         num_places=max(len(item.rollout.token_ids) for item in items),
+    )
+
+
+def _layout(
+    rows: Sequence[Row], items: Sequence[Item], starts: Sequence[tuple[int, int]], device: torch.device | str
+) -> SharedPromptLayout:
+    """Return the layout of rows whose completions begin at `starts`, as (row, place)."""
+    lengths = [len(item.rollout.token_ids) for item in items]
+    prompts = [len(row.items[0].rollout.prompt.token_ids) for row in rows]
+    offset_1T = torch.arange(max(lengths), device=device).unsqueeze(0)
+    length_B1 = torch.tensor(lengths, device=device).unsqueeze(1)
+    start_B1 = torch.tensor([start for _, start in starts], device=device).unsqueeze(1)
+    return SharedPromptLayout(
+        prompt_length_R=torch.tensor(prompts, device=device),
+        row_B=torch.tensor([row for row, _ in starts], device=device),
+        index_BT=start_B1 + torch.minimum(offset_1T, length_B1 - 1),
+        is_token_BT=offset_1T < length_B1,
+        prompt_width=max(prompts),
     )

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from edge_rl.config import LearningConfig
 from edge_rl.learning.advantages import get_advantage
+from edge_rl.learning.attention import SHARED_PROMPT_ATTENTION
 from edge_rl.learning.collate import Item, Microbatch, collate, make_microbatches, make_rows
 from edge_rl.learning.logprobs import head_logprobs
 from edge_rl.learning.losses import LossInputs, LossSettings, get_loss
@@ -73,12 +74,19 @@ class Learner:
 
     def logprobs(self, batch: Microbatch) -> tuple[Tensor, Tensor]:
         """Return ([N] log-probabilities of the policy tokens, [N] entropies)."""
-        hidden_RSH = self._base.get_decoder()(
-            input_ids=batch.token_ids_RS,
-            position_ids=batch.positions_RS,
-            attention_mask=batch.attention_mask(),
-            use_cache=False,
-        ).last_hidden_state
+        usual = self._base.config._attn_implementation
+        self._base.set_attn_implementation(SHARED_PROMPT_ATTENTION)
+        try:
+            hidden_RSH = self._base.get_decoder()(
+                input_ids=batch.token_ids_RS,
+                position_ids=batch.positions_RS,
+                use_cache=False,
+                layout=batch.layout,
+                layout_mask=batch.layout.mask(),
+            ).last_hidden_state
+        finally:
+            # Others use the model too (warm start), with masks that this attention does not read.
+            self._base.set_attn_implementation(usual)
         hidden_NH = hidden_RSH[batch.row_N, batch.source_N]
         weight_VH = self._base.get_output_embeddings().weight
         return head_logprobs(hidden_NH, weight_VH, batch.target_N, temperature=self._temperature)

@@ -10,8 +10,9 @@ CHUNK = 256
 
 
 class _HeadLogprobs(torch.autograd.Function):
-    """Forward: logprobs and entropies, chunk by chunk. The gradient with respect to the hidden states is made on the way,
-    since it is a fixed vector per token: d logprob / d hidden = (onehot(target) - softmax) W / temperature.
+    """Logprobs and entropies, chunk by chunk, with a gradient for the hidden states only.
+
+    That gradient is a fixed vector per token, (onehot(target) - softmax) W / temperature, so the forward pass makes it.
     """
 
     @staticmethod

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from edge_rl.errors import ConfigError
+
 # Shapes: S slots, B rows of this call, T new tokens, L cached length, H query heads, G key-value heads, D head size.
 
 
@@ -98,12 +100,19 @@ def grouped_attention(
     attention_mask: Tensor | None,
     *,
     scaling: float,
+    sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Return ([B, T, H, D], None): attention in which H / G query heads share one key-value head.
 
     `attention_mask`: additive [B, 1, T, L]. Signature: an attention function of transformers.
+
+    Raises: ConfigError where the model looks back less far than the sequences are long.
     """
+    if sliding_window is not None and key_BGLD.shape[2] > sliding_window:
+        raise ConfigError(
+            f"a sequence exceeds the model's attention window of {sliding_window} tokens; lower rollout.max_tokens"
+        )
     batch, heads, tokens, size = query_BHTD.shape
     groups = key_BGLD.shape[1]
     query = query_BHTD.reshape(batch, groups, heads // groups * tokens, size)
