@@ -52,7 +52,7 @@ def evaluate(  # noqa: PLR0913  (a door wires it by keyword)
     started = time.perf_counter()
     wide, narrow = _divide(prompts, num_at_8 if num_samples < 8 else 0)
     rollouts = [*(collect(wide, 8) if wide else ()), *(collect(narrow, num_samples) if narrow else ())]
-    _check_rollouts(name, {prompt: 8 for prompt in wide} | {prompt: num_samples for prompt in narrow}, rollouts)
+    _check_rollouts(name, dict.fromkeys(wide, 8) | dict.fromkeys(narrow, num_samples), rollouts)
     verdicts = [judge(rollout) for rollout in rollouts]
     seconds = time.perf_counter() - started
 

@@ -43,7 +43,7 @@ class SharedPromptLayout:
         return torch.cat(both, dim=2).unsqueeze(1)
 
 
-def shared_prompt_attention(
+def shared_prompt_attention(  # noqa: PLR0913  (the signature is that of transformers)
     module: torch.nn.Module,
     query_RHSD: Tensor,
     key_RGSD: Tensor,

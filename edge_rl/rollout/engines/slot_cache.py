@@ -92,7 +92,7 @@ class SlotCache:
         return tensor[self._rows_B, :, : self._length]
 
 
-def grouped_attention(
+def grouped_attention(  # noqa: PLR0913  (the signature is that of transformers)
     module: torch.nn.Module,
     query_BHTD: Tensor,
     key_BGLD: Tensor,
