@@ -10,7 +10,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from edge_rl.verify import judge as verify
+    from collections.abc import Callable
+
+    from edge_rl.types import Verdict
+
+    verify: Callable[..., Verdict]
 
 _HOMES = {"verify": "edge_rl.verify"}
 """Public name -> module that it is loaded from; `edge_rl.verify` is a module that can be called."""

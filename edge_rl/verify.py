@@ -1,6 +1,6 @@
-"""Judge completions: `python -m edge_rl.verify --cases FILE.jsonl`, or one at a time; also `edge_rl.verify(...)`.
+r"""Judge completions: `python -m edge_rl.verify --cases FILE.jsonl`, or one at a time; also `edge_rl.verify(...)`.
 
-The module itself can be called: `edge_rl.verify("math", r"\\boxed{1/2}", "0.5")` is `judge`. So the name of the door and
+The module itself can be called: `edge_rl.verify("math", r"\boxed{1/2}", "0.5")` is `judge`. So the name of the door and
 the name of the function are one, whichever is imported first.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Any
 
 from edge_rl.cli import run_door
 from edge_rl.errors import ConfigError, DataError

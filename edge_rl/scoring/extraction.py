@@ -134,9 +134,8 @@ def find_boxes(text: str) -> tuple[list[Span], bool]:
             stack.append((False, match.start(), match.end()))
         elif token.endswith("{") and len(token) > 2:
             stack.append((True, match.start(), match.end()))
-        elif token.startswith(("\\boxed", "\\fbox")):
-            if bare := BARE_BOX.match(text, match.start()):
-                boxes.append(Span(bare.start(), bare.end(), bare.group(1)))
+        elif bare := BARE_BOX.match(text, match.start()):
+            boxes.append(Span(bare.start(), bare.end(), bare.group(1)))
     last_end = boxes[-1].end if boxes else -1
     is_cut_off = any(is_box and start > last_end for is_box, start, _ in stack)
     return boxes[-MAX_BOXES:], is_cut_off
@@ -210,7 +209,7 @@ def _key(span: Span) -> str:
 
 def _is_denied(text: str, span: Span) -> bool:
     lead = text[max(0, span.start - LEAD_CHARS) : span.start]
-    return is_negated(lead) or WRONG_LEAD.search(lead) is not None and "not wrong" not in lead
+    return is_negated(lead) or (WRONG_LEAD.search(lead) is not None and "not wrong" not in lead)
 
 
 def _is_same_offer(text: str, span: Span, following: Span, many: bool) -> bool:

@@ -36,7 +36,8 @@ WITHDRAWN = re.compile(
     r"let me (?:re|try again|check again|start over)|on second thought|"
     r"(?:that|this|it|which|the above)(?:'s| is| was| must be| seems| looks| can't be| cannot be| isn't| is not)\s+"
     r"(?:\w+\s+){0,2}?(?:wrong|incorrect|mistaken|a mistake|an error|not right|not correct|right|correct)|"
-    r"(?:i|we) (?:made|make) (?:a|an) (?:mistake|error)|that can(?:'t|not) be)|(?<![\w'])no, |(?:^|[.!?]\s+)no[.!]|等等|不对|错了",
+    r"(?:i|we) (?:made|make) (?:a|an) (?:mistake|error)|that can(?:'t|not) be)|"
+    r"(?<![\w'])no, |(?:^|[.!?]\s+)no[.!]|等等|不对|错了",
     re.IGNORECASE,
 )
 AFFIRMED = re.compile(r"\b(?:is|was|'s)\s+(?:\w+\s+){0,2}?(?:right|correct)\b", re.IGNORECASE)
@@ -54,7 +55,8 @@ NOT_BUT = re.compile(
 )
 LATER_CLAUSE = re.compile(
     r"(?:[,;]\s*|\b)(?:so|thus|hence|therefore|but|and|instead)\b,?\s*(?:(?:it|the (?:value|number|answer|result|total))\s*)?"
-    r"(?:is|'s|must be|are|equals|=)\s+(?P<value>.*)$|[,;]\s*it(?:'s| is| must be)\s+(?P<other>.*)$|，(?:所以|因此)(?:是|选)?(?P<third>.*)$",
+    r"(?:is|'s|must be|are|equals|=)\s+(?P<value>.*)$|[,;]\s*it(?:'s| is| must be)\s+(?P<other>.*)$|"
+    r"，(?:所以|因此)(?:是|选)?(?P<third>.*)$",
     re.IGNORECASE,
 )
 STARTS_DENIED = re.compile(r"^[\s*_`$]*(?:not|never|neither|none of|unknown|unclear|n't|不是|isn't)\b", re.IGNORECASE)
@@ -63,21 +65,27 @@ REASON = re.compile(
     re.IGNORECASE,
 )
 DOUBT = re.compile(
-    r"\b(?:not able|unable|cannot (?:solve|determine|find|say)|can't (?:solve|determine|find|say)|could not|couldn't|don't know|"
+    r"\b(?:not able|unable|cannot (?:solve|determine|find|say)|can't (?:solve|determine|find|say)|could not|"
+    r"couldn't|don't know|"
     r"do not know|unsure|not sure|uncertain|no idea|hard to say|maybe|perhaps|might|could be|may be|possibly|either|"
     r"if i had to|impossible to|tricky|tempting)\b|[?？]",
     re.IGNORECASE,
 )
-MACHINE_TEXT = re.compile(
-    r"\b[A-Za-z_]{2,}\s*=\s*[\w.]+[\s,;]+[A-Za-z_]{2,}\s*=|[\"']\s*:|\bSYSTEM\b|\breward\b|\bgrad(?:er|ing)\b|\bexpected\s*=|==|"
-    r"\b(?!sqrt|sin|cos|tan|cot|sec|csc|arc|log|ln|exp|gcd|lcm|max|min)[A-Za-z_]\w+\(|\b(?:assert|return|import|def|lambda|print)\b|</?\w+>",
+CODE_TEXT = re.compile(
+    r"\b[A-Za-z_]{2,}\s*=\s*[\w.]+[\s,;]+[A-Za-z_]{2,}\s*=|[\"']\s*:|==|"
+    r"\b(?!sqrt|sin|cos|tan|cot|sec|csc|arc|log|ln|exp|gcd|lcm|max|min)[A-Za-z_]\w+\(|"
+    r"^\s*(?:assert|return|import|def|lambda|print)\b",
     re.IGNORECASE,
+)
+MACHINE_TEXT = re.compile(
+    rf"{CODE_TEXT.pattern}|\bSYSTEM\b|\breward\b|\bgrad(?:er|ing)\b|\bexpected\s*=|</?\w+>", re.IGNORECASE
 )
 """Code, data and words to a grader: a sentence of this kind commits to nothing."""
 COPULA = re.compile(
     r"(?:\b(?:is|are|was|were|be|equals?|gives?|gave|yields?|makes?|gets?|got|leaves?|costs?|totals?|needs?|takes?|has|have|had|"
     r"obtain|find|becomes?|reach(?:es)?|pays?|paid|earns?|earned|spends?|spent|sells?|sold|owns?|in total|left with|"
-    r"answer|equal to|works out to|amounts to|comes to)\b|是|为|有|等于|得)\s*(?:exactly\s+|only\s+|just\s+|about\s+|the\s+|equal\s+to\s+|to\s+be\s+)*",
+    r"answer|equal to|works out to|amounts to|comes to)\b|是|为|有|等于|得)\s*"
+    r"(?:exactly\s+|only\s+|just\s+|about\s+|the\s+|equal\s+to\s+|to\s+be\s+)*",
     re.IGNORECASE,
 )
 EQUALS = re.compile(r"[=≈]|(?<!\d)[:：]|[:：](?!\d)")
@@ -189,6 +197,9 @@ def _last_claim(text: str) -> tuple[str, str] | None:
     found: tuple[str, str] | None = None
     for match in CUE.finditer(masked):
         if NOT_OWN.search(masked[max(0, match.start() - 30) : match.start()]) or not CUE_VERB.search(match.group()):
+            continue
+        line = masked[masked.rfind("\n", 0, match.start()) + 1 :][:MAX_SENTENCE].split("\n")[0]
+        if CODE_TEXT.search(line):
             continue
         found = _content_after(text, match.end()) or found
     lines = text.split("\n")

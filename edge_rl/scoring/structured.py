@@ -1,7 +1,8 @@
 """JSON as data: strict reading, equality by value, a subset of JSON Schema. Knows no completion and no verdict."""
 
 import json
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, cast
 
@@ -20,6 +21,8 @@ TYPE_NAMES = {
 }
 """Names that other collections use for the types of JSON Schema."""
 ANNOTATIONS = frozenset(["title", "description", "default", "examples", "$schema", "$id", "format", "optional"])
+Holds = Callable[[Any, Any], bool]
+Check = Callable[[Any, Any, Mapping[str, Any], str], str | None]
 NOTHING = object()
 
 
@@ -57,7 +60,7 @@ def same_value(left: Any, right: Any) -> bool:
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, int | float | Decimal) and isinstance(right, int | float | Decimal):
-        return _exact(left) == _exact(right)
+        return _exact(left) == _exact(right)  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(left, Mapping) and isinstance(right, Mapping):
         first, second = cast("Mapping[str, Any]", left), cast("Mapping[str, Any]", right)
         return first.keys() == second.keys() and all(same_value(value, second[key]) for key, value in first.items())
@@ -146,7 +149,7 @@ def _any_of(value: Any, wanted: Any, schema: Mapping[str, Any], where: str) -> s
     )
 
 
-def _bound(word: str, holds: Any) -> Any:
+def _bound(word: str, holds: Holds) -> Check:
     def check(value: Any, wanted: Any, schema: Mapping[str, Any], where: str) -> str | None:
         del schema
         return None if holds(value, wanted) else f"{where} breaks {word} {wanted}"
@@ -154,36 +157,40 @@ def _bound(word: str, holds: Any) -> Any:
     return check
 
 
-def _size(kind: type, holds: Any) -> Any:
-    return lambda value, wanted: not isinstance(value, kind) or holds(len(cast("Sequence[Any]", value)), wanted)
-
-
-def _amount(holds: Any) -> Any:
+def _size(kind: type, holds: Holds) -> Holds:
     def check(value: Any, wanted: Any) -> bool:
-        return (
-            isinstance(value, bool)
-            or not isinstance(value, int | float | Decimal)
-            or holds(value, Decimal(str(wanted)))
-        )
+        return not isinstance(value, kind) or holds(len(cast("Sequence[Any]", value)), wanted)
 
     return check
 
 
-CHECKS: dict[str, Any] = {
+def _amount(holds: Holds) -> Holds:
+    def check(value: Any, wanted: Any) -> bool:
+        is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+        return not is_number or holds(value, Decimal(str(wanted)))
+
+    return check
+
+
+def _is_option(value: Any, wanted: Any) -> bool:
+    return any(same_value(value, option) for option in wanted)
+
+
+CHECKS: dict[str, Check] = {
     "type": _type,
     "properties": _properties,
     "required": _required,
     "additionalProperties": _additional,
     "items": _items,
     "anyOf": _any_of,
-    "enum": _bound("enum", lambda value, wanted: any(same_value(value, option) for option in wanted)),
+    "enum": _bound("enum", _is_option),
     "const": _bound("const", same_value),
-    "minimum": _bound("minimum", _amount(lambda value, limit: value >= limit)),
-    "maximum": _bound("maximum", _amount(lambda value, limit: value <= limit)),
-    "minItems": _bound("minItems", _size(list, lambda size, limit: size >= limit)),
-    "maxItems": _bound("maxItems", _size(list, lambda size, limit: size <= limit)),
-    "minLength": _bound("minLength", _size(str, lambda size, limit: size >= limit)),
-    "maxLength": _bound("maxLength", _size(str, lambda size, limit: size <= limit)),
+    "minimum": _bound("minimum", _amount(operator.ge)),
+    "maximum": _bound("maximum", _amount(operator.le)),
+    "minItems": _bound("minItems", _size(list, operator.ge)),
+    "maxItems": _bound("maxItems", _size(list, operator.le)),
+    "minLength": _bound("minLength", _size(str, operator.ge)),
+    "maxLength": _bound("maxLength", _size(str, operator.le)),
 }
 """To add a keyword: a function (value, wanted, schema, where) -> problem or None, and the line here."""
 

@@ -28,7 +28,8 @@ SUBJECT = re.compile(
 LETTER = re.compile(r"^(?:option|choice|answer)?\s*[\(\[{]?\s*([A-Z])\s*[\)\]}]?(?P<rest>.*)$", re.DOTALL)
 LETTER_LIST = re.compile(r"(?<![A-Za-z'])\(?([A-Z])\)?(?![A-Za-z'])")
 CHOOSING = re.compile(
-    r"\b(?:choose|pick|select|going with|go with|option|choice|is|was|it's|be)\s*:?\s*(?:option\s+)?[\(\*$]*(?:\\text\{)?\(?([A-Z])\)?(?![A-Za-z'’])",
+    r"\b(?:choose|pick|select|going with|go with|option|choice|is|was|it's|be)\s*:?\s*(?:option\s+)?"
+    r"[\(\*$]*(?:\\text\{)?\(?([A-Z])\)?(?![A-Za-z'’])",
     re.IGNORECASE,
 )
 
@@ -124,10 +125,12 @@ def _letters_of(text: str, options: Mapping[str, str]) -> set[str]:
     if match.group("rest")[:1].isalpha() or (is_word and match.group(1) in "AI"):
         return {letter for letter in CHOOSING.findall(text) if letter.isupper()}
     others: set[str] = set()
-    if re.match(r"^[\s,;/&)]*(?:(?:and|or)\b|[,;/&])", rest) or re.search(r"\b(?:or|and)\s+\(?[A-Z]\)?\s*$", rest):
-        others = {letter for letter in LETTER_LIST.findall(rest)}
-    elif re.fullmatch(r"(?:\s*\(?[A-Z]\)?)+", rest):
-        others = {letter for letter in LETTER_LIST.findall(rest)}
+    if (
+        re.match(r"^[\s,;/&)]*(?:(?:and|or)\b|[,;/&])", rest)
+        or re.search(r"\b(?:or|and)\s+\(?[A-Z]\)?\s*$", rest)
+        or re.fullmatch(r"(?:\s*\(?[A-Z]\)?)+", rest)
+    ):
+        others = set(LETTER_LIST.findall(rest))
     return {match.group(1)} | others
 
 

@@ -136,7 +136,7 @@ def _same_set_of_numbers(gold: Node, given: Node) -> Outcome:
 
 def _is_set_of_numbers(node: Node) -> bool:
     if node.op == "relation":
-        return node.name == "in" or node.name not in ("=",) and len(node.symbols()) == 1
+        return node.name == "in" or (node.name not in ("=",) and len(node.symbols()) == 1)
     return node.op in SETS_OF_NUMBERS
 
 

@@ -56,13 +56,16 @@ MATH_SIGNS = {
 }
 GREEK = dict(
     zip(
-        "αβγδεζηθικλμνξρστυφχψω",
-        "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma tau upsilon phi chi psi omega".split(),
+        "αβγδεζηθικλμνξρσςτυφχψω",
+        (
+            "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi rho sigma sigma tau upsilon phi chi "
+            "psi omega"
+        ).split(),
         strict=True,
     )
 )
 DASHES = str.maketrans(
-    {sign: "-" for sign in "−‐‑‒–—―﹣－⁃"} | {"⁄": "/", "∕": "/", "∗": "*", "′": "'", "’": "'", "‘": "'"}
+    dict.fromkeys("−‐‑‒–—―﹣－⁃", "-") | {"⁄": "/", "∕": "/", "∗": "*", "′": "'", "’": "'", "‘": "'"}
 )
 THIN_SPACES = str.maketrans({"\u2009": r"\,", "\u202f": r"\,", "\u2008": r"\,", "\u200a": r"\,"})
 

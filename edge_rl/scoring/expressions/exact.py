@@ -5,6 +5,7 @@ Every operation has a bound on its result, so towers of powers and iterated fact
 
 import hashlib
 import math
+import operator
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
@@ -219,16 +220,24 @@ def _binomial(top: Fraction, bottom: Fraction) -> Fraction:
     return Fraction(math.comb(int(top), int(bottom)))
 
 
+def _floor(value: Fraction) -> Fraction:
+    return Fraction(math.floor(value))
+
+
+def _ceil(value: Fraction) -> Fraction:
+    return Fraction(math.ceil(value))
+
+
 OPERATIONS: Mapping[str, Callable[..., Fraction | None]] = {
-    "add": lambda a, b: a + b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "neg": lambda a: -a,
+    "add": operator.add,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "neg": operator.neg,
     "pow": power,
     "root": nth_root,
     "abs": abs,
-    "floor": lambda a: Fraction(math.floor(a)),
-    "ceil": lambda a: Fraction(math.ceil(a)),
+    "floor": _floor,
+    "ceil": _ceil,
     "factorial": _factorial,
     "binom": _binomial,
 }

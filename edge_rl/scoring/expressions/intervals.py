@@ -1,11 +1,10 @@
 """Sets of real numbers as unions of intervals: brackets of both kinds, inequalities, set operations. Knows no text."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
-
-import mpmath
 
 from edge_rl.scoring.expressions.equality import Outcome, expand_plus_minus, same_scalar
 from edge_rl.scoring.expressions.exact import rational_value
@@ -175,7 +174,7 @@ def _half_line(operator: str, bound: Node) -> list[Interval]:
     if operator == "!=":
         return _complement([_point(bound)])
     end = _end(bound, closed=operator in ("<=", ">="))
-    if abs(end.place) == mpmath.inf:
+    if abs(end.place) == math.inf:
         raise ExpressionError("an inequality against infinity")
     return [Interval(_minus_infinity(), end) if operator in ("<", "<=") else Interval(end, _plus_infinity())]
 
@@ -200,11 +199,11 @@ def _point(node: Node) -> Interval:
 
 
 def _plus_infinity() -> End:
-    return End(INFINITY, mpmath.inf, False)
+    return End(INFINITY, math.inf, False)
 
 
 def _minus_infinity() -> End:
-    return End(Node("neg", args=(INFINITY,)), -mpmath.inf, False)
+    return End(Node("neg", args=(INFINITY,)), -math.inf, False)
 
 
 def _everything() -> list[Interval]:
@@ -245,11 +244,11 @@ def _complement(pieces: list[Interval]) -> list[Interval]:
     low = _minus_infinity()
     for piece in pieces:
         high = replace(piece.low, closed=not piece.low.closed)
-        if piece.low.place > -mpmath.inf and (
+        if piece.low.place > -math.inf and (
             low.place < high.place or (low.place == high.place and low.closed and high.closed)
         ):
             gaps.append(Interval(low, high))
         low = replace(piece.high, closed=not piece.high.closed)
-    if low.place < mpmath.inf:
+    if low.place < math.inf:
         gaps.append(Interval(low, _plus_infinity()))
     return gaps

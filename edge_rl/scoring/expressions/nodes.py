@@ -49,7 +49,7 @@ class Node:
 
     def walk(self) -> Iterator["Node"]:
         """Yield this node and everything below it."""
-        stack = [self]
+        stack: list[Node] = [self]
         while stack:
             node = stack.pop()
             yield node

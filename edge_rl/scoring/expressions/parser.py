@@ -53,7 +53,7 @@ class _Parser:
         self._tokens = tokens
         self._place = 0
         self._depth = 0
-        self._bars = 0
+        self._bars: int = 0
 
     # -- the token list
 
@@ -232,7 +232,7 @@ class _Parser:
         return self._mixed_number() or self._factor()
 
     def _mixed_number(self) -> Node | None:
-        """Return the sum that 3 1/2 and 3\\frac{1}{2} stand for; None if no mixed number starts here."""
+        r"""Return the sum that 3 1/2 and 3\frac{1}{2} stand for; None if no mixed number starts here."""
         whole = self._next
         if whole.kind != "number" or not whole.is_integer:
             return None
@@ -261,7 +261,7 @@ class _Parser:
         if token.kind == "word":
             return token.text.lower() not in JOINERS and token.text not in ("in", "union", "U")
         if token.kind == "mark":
-            return token.text in ("(", "{") or token.text == "|" and not self._bars
+            return token.text in ("(", "{") or (token.text == "|" and not self._bars)
         if token.kind == "command":
             return (
                 token.text in FRACTIONS
@@ -292,11 +292,8 @@ class _Parser:
 
     def _unit(self, quantity: Node) -> Node:
         words: list[str] = []
-        while (
-            self._next.kind == "text"
-            and not self._is_separator()
-            or self._next.kind == "word"
-            and (not words or len(self._next.text) >= 1)
+        while (self._next.kind == "text" and not self._is_separator()) or (
+            self._next.kind == "word" and (not words or len(self._next.text) >= 1)
         ):
             if self._next.kind == "word" and self._next.text.lower() in JOINERS:
                 break
@@ -399,7 +396,6 @@ class _Parser:
             return self._words_as_node(token)
         if token.kind == "mathbb":
             if token.text in NAMED_SETS:
-                self._accept("^") and self._take()
                 return Node("named", NAMED_SETS[token.text])
             raise ExpressionError(f"unknown set {token.text}")
         if token.kind == "Bbb":
@@ -443,7 +439,7 @@ class _Parser:
             return Node("call", name, self._arguments(")"))
         if len(name) == 1 or name in GREEK or len(name) > 3:
             return Node("symbol", name)
-        if lower in PROSE or name[0].isupper() and name[1:].islower():
+        if lower in PROSE or (name[0].isupper() and name[1:].islower()):
             raise ExpressionError(f"{name!r} is prose")
         # Letters side by side are a product; the next letter keeps its own exponent.
         self._place -= 1

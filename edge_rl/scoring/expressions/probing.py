@@ -4,14 +4,15 @@ Knows no algebra. Values are kept within bounds, so a point that would need a hu
 """
 
 import hashlib
+import importlib
+import operator
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import mpmath
-
 from edge_rl.scoring.expressions.nodes import ExpressionError, Node
 
+mpmath: Any = importlib.import_module("mpmath")  # it has no types
 DIGITS = 60
 LARGEST = mpmath.mpf(10) ** 18
 SMALLEST = mpmath.mpf(10) ** -18
@@ -174,15 +175,15 @@ CALLS: Mapping[str, Callable[[Any], Any]] = {
     "exp": mpmath.exp,
 }
 FUNCTIONS_OF_VALUES: Mapping[str, Callable[..., Any]] = {
-    "add": lambda a, b: a + b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "neg": lambda a: -a,
+    "add": operator.add,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "neg": operator.neg,
     "pow": _power,
     "root": _root,
     "abs": abs,
-    "floor": lambda a: mpmath.floor(a),
-    "ceil": lambda a: mpmath.ceil(a),
+    "floor": mpmath.floor,
+    "ceil": mpmath.ceil,
     "factorial": _factorial,
-    "degree": lambda a: a,
+    "degree": operator.pos,
 }

@@ -4,15 +4,17 @@ Neither library ever sees text: their own parsers call eval on it (sympy's parse
 tree comes from `parser`, whose list of operations is closed.
 """
 
+import importlib
 import logging
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import sympy
-from math_verify import verify
-
 from edge_rl.scoring.expressions.nodes import ExpressionError, Node, decode
 
+# Neither has types.
+sympy: Any = importlib.import_module("sympy")
+verify: Any = importlib.import_module("math_verify").verify
 MAX_NODES = 400
 
 
@@ -27,7 +29,7 @@ def prove(payload: Any) -> dict[str, bool | None]:
         return {"sympy": None, "math_verify": None}
     answer = _sympy_says(first, second)
     # Asked only where sympy alone cannot tell: its comparison rounds, so it is a second opinion and no proof.
-    opinion = bool(verify(first, second, timeout_seconds=None)) if answer is None else None  # pyright: ignore[reportArgumentType]
+    opinion = bool(verify(first, second, timeout_seconds=None)) if answer is None else None
     return {"sympy": answer, "math_verify": opinion}
 
 
@@ -62,7 +64,7 @@ def warm_up() -> None:
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     x = sympy.Symbol("x")
     _sympy_says(sympy.sin(2 * x), 2 * sympy.sin(x) * sympy.cos(x))
-    verify(sympy.sqrt(2) / 2, 1 / sympy.sqrt(2), timeout_seconds=None)  # pyright: ignore[reportArgumentType]
+    verify(sympy.sqrt(2) / 2, 1 / sympy.sqrt(2), timeout_seconds=None)
 
 
 def _sympy_says(left: Any, right: Any) -> bool | None:
@@ -73,6 +75,18 @@ def _sympy_says(left: Any, right: Any) -> bool | None:
     if simple.is_zero is not None:
         return bool(simple.is_zero)
     return simple.equals(0)
+
+
+def _root(value: Any, index: Any) -> Any:
+    return sympy.real_root(value, index) if value.is_negative and index.is_odd else sympy.root(value, index)
+
+
+def _log10(value: Any) -> Any:
+    return sympy.log(value, 10)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 CONSTANTS: Mapping[str, Any] = {"pi": sympy.pi, "e": sympy.E, "i": sympy.I, "infinity": sympy.oo}
@@ -96,20 +110,20 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "sech": sympy.sech,
     "csch": sympy.csch,
     "ln": sympy.log,
-    "lg": lambda value: sympy.log(value, 10),
+    "lg": _log10,
     "exp": sympy.exp,
 }
 OPERATIONS: Mapping[str, Callable[..., Any]] = {
-    "add": lambda a, b: a + b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "neg": lambda a: -a,
-    "pow": lambda a, b: a**b,
-    "root": lambda a, b: sympy.real_root(a, b) if a.is_negative and b.is_odd else sympy.root(a, b),
+    "add": operator.add,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "neg": operator.neg,
+    "pow": operator.pow,
+    "root": _root,
     "abs": sympy.Abs,
     "floor": sympy.floor,
     "ceil": sympy.ceiling,
     "factorial": sympy.factorial,
     "binom": sympy.binomial,
-    "degree": lambda a: a,
+    "degree": _same,
 }

@@ -17,7 +17,8 @@ MAX_EXPONENT = 5_000
 
 LAYOUT = frozenset(
     "left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle limits nolimits quad "
-    "qquad enspace thinspace medspace thickspace nonumber noindent hspace vspace hfill allowbreak tiny small large Large".split()
+    "qquad enspace thinspace medspace thickspace nonumber noindent hspace vspace hfill allowbreak tiny small large "
+    "Large".split()
 )
 TEXT_COMMANDS = frozenset(
     "text mbox textbf textit textrm textsf texttt textnormal emph mathrm mathbf mathit mathsf mathtt mathcal bm "
@@ -159,7 +160,7 @@ def _number(text: str, place: int, thousands: bool) -> tuple[Token, int]:
     match = NUMBER.match(text, place)
     assert match is not None
     whole, separator = match.group("whole") or "", match.group("separator")
-    if separator == "," and not thousands or separator == " " and (match.group("fraction") or not thousands):
+    if (separator == "," and not thousands) or (separator == " " and (match.group("fraction") or not thousands)):
         match = re.compile(
             r"(?P<whole>\d+)(?P<fraction>\.\d+|\.(?!\d))?(?P<exponent>[eE][-+]?\d{1,5}(?![\d.A-Za-z]))?"
         ).match(text, place)

@@ -1,14 +1,14 @@
 """The verifiers: completion and sample in, verdict out. Knows no reward and no model."""
 
-from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from edge_rl.config import suggest
 from edge_rl.errors import ConfigError, VerifierError
 from edge_rl.scoring.verifiers.choice import judge_choice
 from edge_rl.scoring.verifiers.code import judge_code
 from edge_rl.scoring.verifiers.code_output import judge_code_output
-from edge_rl.scoring.verifiers.combined import judge_all_of, judge_vote
+from edge_rl.scoring.verifiers.combined import Find, judge_all_of, judge_vote
 from edge_rl.scoring.verifiers.constraints import judge_constraints
 from edge_rl.scoring.verifiers.interval import judge_interval
 from edge_rl.scoring.verifiers.json_value import judge_json
@@ -41,12 +41,29 @@ VERIFIERS: dict[str, Verifier] = {
 }
 """To add one: write scoring/verifiers/<name>.py, add the line here, add cases to tests/contract/test_verifiers.py."""
 
-CODE_VERIFIERS: dict[str, Callable[[str, Sample, Interpreter], Verdict]] = {
+
+class CodeVerifier(Protocol):
+    """A verifier that runs the completion's code."""
+
+    def __call__(self, completion: str, sample: Sample, run_code: Interpreter) -> Verdict:
+        """Judge one completion."""
+        ...
+
+
+class CombinedVerifier(Protocol):
+    """A verifier that asks other verifiers."""
+
+    def __call__(self, completion: str, sample: Sample, find: Find) -> Verdict:
+        """Judge one completion."""
+        ...
+
+
+CODE_VERIFIERS: dict[str, CodeVerifier] = {
     "code": judge_code,
 }
 """Verifiers that run the completion's code, in an interpreter that they are given."""
 
-COMBINED_VERIFIERS: dict[str, Callable[[str, Sample, Callable[[str], Verifier]], Verdict]] = {
+COMBINED_VERIFIERS: dict[str, CombinedVerifier] = {
     "all_of": judge_all_of,
     "vote": judge_vote,
 }

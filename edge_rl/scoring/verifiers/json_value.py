@@ -61,6 +61,8 @@ def _offered(completion: str) -> Any:
             return read_json(commitment.values[0]) if len(commitment.values) == 1 else NOTHING
         except ValueError:
             return NOTHING
+    if commitment.route == "nothing" and "\\boxed" in text:
+        return NOTHING
     stripped = text.rstrip(" .\n")
     start = max(stripped.rfind("\n{"), stripped.rfind("\n["), stripped.find("{"), stripped.find("["))
     if not stripped.endswith(("}", "]")) or is_negated(stripped[max(0, start - LEAD_CHARS) : start]):
