@@ -21,8 +21,9 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (EVALUATOR, "prompt.hint_level > 0 or prompt.shots > 0", "prompt.hint_level > 0", TEST_EVALUATOR),
     (EVALUATOR, "segment.author is Author.HINT", "segment.author is Author.TOOL", TEST_EVALUATOR),
     (EVALUATOR, "!= rollout.prompt:", "is None:", TEST_EVALUATOR),
-    (EVALUATOR, "counts[sample_id] != num_samples", "counts[sample_id] > num_samples", TEST_EVALUATOR),
-    (EVALUATOR, "if min(num_judged.values()) < 8:", "if max(num_judged.values()) < 8:", TEST_EVALUATOR),
+    (EVALUATOR, "counts[sample_id] != expected[prompt]", "counts[sample_id] > expected[prompt]", TEST_EVALUATOR),
+    (EVALUATOR, "if count >= 8]", "if count > 0]", TEST_EVALUATOR),
+    (EVALUATOR, "{index * len(prompts) // num_wide for", "{index for", TEST_EVALUATOR),
     (
         EVALUATOR,
         "pass_at_k(num_correct[question], count, 8)",
