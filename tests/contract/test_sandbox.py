@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,12 +19,11 @@ import pytest
 
 from edge_rl.errors import EdgeRLError, SandboxError
 from edge_rl.sandbox import AnyInterpreter, make_interpreter
-from edge_rl.sandbox.escape import Case, Finding, read_cases, run_cases
+from edge_rl.sandbox.escape import read_cases, run_cases
 from edge_rl.types import Execution, ExecutionStatus
 
 TIMEOUT_S = 5.0
 FAILING = (ExecutionStatus.ERROR, ExecutionStatus.DENIED, ExecutionStatus.TIMEOUT)
-CASES = read_cases(Path(__file__).parents[1] / "data" / "interpreter.jsonl")
 OUTSIDE_THE_SUBSET = (
     "int-ok-02 int-ok-12 int-ok-13 int-ok-15 int-ok-19 int-error-12 int-timeout-06 int-timeout-09 int-timeout-10 "
     "int-truncated-05"
@@ -155,22 +154,18 @@ def test_usual_programs_work(full_python: AnyInterpreter) -> None:
     assert (execution.status, execution.stdout) == (ExecutionStatus.OK, "6 5 e3b0\n"), execution
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
-def test_case_ends_as_labelled(case: Case, findings: dict[str, Finding]) -> None:
-    finding = findings[case.id]
-    assert not finding.is_breach, finding
-    if case.id not in OUTSIDE_THE_SUBSET or "monty" not in findings:
-        assert finding.is_right, finding
-
-
-@pytest.fixture(scope="module", params=["landlock", pytest.param("bubblewrap"), "monty"])
-def findings(request: pytest.FixtureRequest) -> dict[str, Finding]:
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "excused"), [("landlock", ()), ("bubblewrap", ()), ("monty", OUTSIDE_THE_SUBSET)])
+def test_every_labelled_case_ends_as_labelled(backend: str, excused: Sequence[str]) -> None:
+    cases = read_cases(Path(__file__).parents[1] / "data" / "interpreter.jsonl")
     try:
-        found = list(run_cases(CASES, lambda: make_interpreter(request.param, timeout_s=TIMEOUT_S)))
+        findings = list(run_cases(cases, lambda: make_interpreter(backend, timeout_s=TIMEOUT_S)))
     except EdgeRLError as error:
         pytest.skip(str(error))
-    by_id = {finding.case.id: finding for finding in found}
-    return by_id | {"monty": found[0]} if request.param == "monty" else by_id
+    assert len(findings) == 62
+    assert [finding for finding in findings if finding.is_breach] == []
+    wrong = {finding.case.id: finding for finding in findings if not finding.is_right}
+    assert [finding for name, finding in wrong.items() if name not in excused] == []
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

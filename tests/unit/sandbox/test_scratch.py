@@ -4,13 +4,13 @@ from pathlib import Path
 from edge_rl.sandbox import scratch
 
 
-def make_deep_tree(root: Path, depth: int) -> None:
+def make_deep_tree(root: Path, depth: int, name: str = "d") -> None:
     before = Path.cwd()
     os.chdir(root)
     try:
         for _ in range(depth):
-            Path("d").mkdir()
-            os.chdir("d")
+            Path(name).mkdir()
+            os.chdir(name)
     finally:
         os.chdir(before)
 
@@ -18,7 +18,7 @@ def make_deep_tree(root: Path, depth: int) -> None:
 def test_remove_deletes_a_tree_too_deep_for_paths(tmp_path: Path) -> None:
     victim = tmp_path / "scratch"
     victim.mkdir()
-    make_deep_tree(victim, 2_500)  # 5,000 characters: longer than a path may be
+    make_deep_tree(victim, 20, name="d" * 250)  # 5,000 characters: longer than a path may be
     scratch.remove(victim)
     assert not victim.exists()
 

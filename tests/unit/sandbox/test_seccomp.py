@@ -59,6 +59,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> bytes:
         (41, (2, 1, 0), EPERM),  # socket
         (53, (1, 0x80801, 0), ALLOW),  # socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK)
         (53, (1, 2, 0), EPERM),  # socketpair(AF_UNIX, SOCK_DGRAM)
+        (53, (1, 5, 0), EPERM),  # socketpair(AF_UNIX, SOCK_SEQPACKET)
         (53, (2, 1, 0), EPERM),  # socketpair(AF_INET, SOCK_STREAM)
         (44, (5, 9, 1, 0, 0, 0), ALLOW),  # send
         (44, (5, 9, 1, 0, 0x1000, 16), EPERM),  # sendto with an address
