@@ -57,9 +57,12 @@ class Learner:
                 for batch in make_microbatches(rows, max_tokens=self._settings.microbatch_tokens)
             ]
             old: list[Tensor] | None = None
+            skipped = 0.0
             for _ in range(self._settings.epochs):
                 old, step_metrics = self._step(batches, old, policy_version)
+                skipped += step_metrics["loss/skipped"]
                 metrics |= step_metrics
+            metrics["loss/skipped"] = skipped
         metrics["seconds/update"] = time.monotonic() - started
         return metrics
 

@@ -56,12 +56,14 @@ class Recorder(ScriptedEngine):
 class Setting:
     """A collector with its parts at hand."""
 
-    def __init__(self, script: Sequence[int] | Callable[[str], Sequence[int]], **settings: Any) -> None:
+    def __init__(
+        self, script: Sequence[int] | Callable[[str], Sequence[int]], *, seed: int = 0, **settings: Any
+    ) -> None:
         given: dict[str, Any] = {"group_size": 2, "prompts_per_step": 1, "max_tokens": 60, "chunk_tokens": 60}
         self.engine = Recorder(script if callable(script) else lambda key: script)
         self.interpreter = CountingInterpreter()
         self.collector = Collector(
-            self.engine, self.interpreter, CODEC, RolloutConfig(**(given | settings)), seed=settings.pop("seed", 0)
+            self.engine, self.interpreter, CODEC, RolloutConfig(**(given | settings)), seed=seed
         )
         self.num_prompts = 0
 
@@ -358,7 +360,7 @@ def test_a_call_that_crosses_a_chunk_edge_is_found_wherever_the_edge_lies(chunk_
 
 
 def test_tool_tokens_are_not_taken_from_the_chunk() -> None:
-    # 5 tokens of a call, then 3 of the chunk of 8 are left, however long the result is
+    # the call, and then 3 tokens of the chunk are left, however long the result is
     script = (*tokens(CALL), *tokens("abcdef"), 0)
     call = len(tokens(CALL))
     setting = chunked(script, call + 3)

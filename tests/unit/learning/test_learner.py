@@ -1,0 +1,279 @@
+"""Which rollouts move the adapter, and how far."""
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from edge_rl.config import LearningConfig
+from edge_rl.learning.collate import Item, Microbatch, Row, collate
+from edge_rl.learning.learner import Learner
+from edge_rl.types import Rollout, ScoredGroup
+from tests.builders import make_rollout, make_scored_group, policy, tool
+from tests.builders_policies import RecordingLearner, make_policy, trainable
+
+PROMPT = (5, 6, 7)
+
+
+def _settings(**fields: Any) -> LearningConfig:
+    return LearningConfig(**{"warmup_steps": 0, "learning_rate": 1e-2, "microbatch_tokens": 10_000, **fields})
+
+
+def _groups() -> list[ScoredGroup]:
+    first = [
+        make_rollout(policy(10, 11, 12), prompt=PROMPT),
+        make_rollout(policy(20, 21), tool(30, 31), policy(22), prompt=PROMPT),
+        make_rollout(policy(40), prompt=PROMPT),
+    ]
+    second = [make_rollout(policy(50, 51), prompt=(9, 8)), make_rollout(policy(52, 53, 54), prompt=(9, 8))]
+    return [make_scored_group([1.0, 0.0, 0.0], first), make_scored_group([0.0, 1.0], second)]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Any:
+    return make_policy(tmp_path).model
+
+
+def _learner(model: Any, **fields: Any) -> Learner:
+    return Learner(model, _settings(**fields), temperature=1.0, pad_token_id=2)
+
+
+@torch.no_grad()
+def _logprobs(learner: Learner, rollout: Rollout) -> Tensor:
+    item = Item(rollout=rollout, advantages=(0.0,) * len(rollout.token_ids))
+    return learner.logprobs(collate([Row(items=(item,))], pad_token_id=2))[0]
+
+
+def _rollout_logprobs(learner: Learner, groups: Sequence[ScoredGroup]) -> list[float]:
+    return [float(_logprobs(learner, rollout).sum()) for group in groups for rollout in group.group.rollouts]
+
+
+def _poison(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
+    """Spoil the log-probabilities of every microbatch."""
+    original = Learner.logprobs
+
+    def logprobs(learner: Learner, batch: Microbatch) -> tuple[Tensor, Tensor]:
+        found_N, entropy_N = original(learner, batch)
+        return found_N * value, entropy_N
+
+    monkeypatch.setattr(Learner, "logprobs", logprobs)
+
+
+def test_update_raises_what_was_right_and_lowers_what_was_wrong(model: Any) -> None:
+    learner = _learner(model)
+    groups = _groups()
+    before = _rollout_logprobs(learner, groups)
+    metrics = learner.update(groups, policy_version=0)
+    after = _rollout_logprobs(learner, groups)
+    change = [new - old for new, old in zip(after, before, strict=True)]
+    assert change[0] > 0 and change[4] > 0
+    assert change[1] < 0 and change[2] < 0 and change[3] < 0
+    assert metrics["learning/live_rollouts"] == 5
+    assert metrics["loss/tokens"] == 3 + 3 + 1 + 2 + 3
+    assert metrics["loss/ratio"] == pytest.approx(1.0, abs=1e-6)
+    assert metrics["loss/grad_norm"] > 0
+    assert metrics["loss/skipped"] == 0.0
+    assert learner.num_steps_taken == 1
+
+
+def test_an_unjudged_rollout_is_left_out(model: Any) -> None:
+    rollouts = [make_rollout(policy(10, 11), prompt=PROMPT), make_rollout(policy(20), prompt=PROMPT)]
+    odd = make_rollout(policy(60, 61, 62, 63), prompt=PROMPT)
+    learner = RecordingLearner(model, _settings())
+    learner.update([make_scored_group([1.0, 0.0], rollouts)], policy_version=0)
+    expected = learner.gradients
+    metrics = learner.update([make_scored_group([1.0, None, 0.0], [rollouts[0], odd, rollouts[1]])], policy_version=0)
+    assert metrics["learning/live_rollouts"] == 2
+    assert metrics["loss/tokens"] == 3
+    for name, gradient in learner.gradients.items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-7, rtol=0)
+
+
+def test_an_unjudged_rollout_is_left_out_of_the_kl_term_too(model: Any) -> None:
+    odd = make_rollout(policy(60, 61, 62, 63), prompt=PROMPT)
+    group = make_scored_group([1.0, None, 0.0], [make_rollout(policy(10), prompt=PROMPT), odd, odd])
+    metrics = RecordingLearner(model, _settings(kl_coefficient=0.1)).update([group], policy_version=0)
+    assert metrics["learning/live_rollouts"] == 2
+
+
+def test_a_rollout_without_policy_tokens_is_left_out(model: Any) -> None:
+    empty = make_rollout(tool(30), prompt=PROMPT)
+    group = make_scored_group([1.0, 0.0], [make_rollout(policy(10), prompt=PROMPT), empty])
+    metrics = RecordingLearner(model, _settings()).update([group], policy_version=0)
+    assert metrics["learning/live_rollouts"] == 1
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_is_dropped_and_counted(
+    model: Any, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    learner = _learner(model)
+    before = trainable(model)
+    with monkeypatch.context() as context:
+        _poison(context, value)
+        metrics = learner.update(_groups(), policy_version=0)
+    assert metrics["loss/skipped"] == 1.0
+    assert learner.num_steps_taken == 0
+    for name, weight in trainable(model).items():
+        assert torch.equal(weight, before[name]), name
+    assert learner.state()["optimizer"]["state"] == {}
+    # the next step is as if nothing had happened
+    assert learner.update(_groups(), policy_version=0)["loss/skipped"] == 0.0
+    assert learner.num_steps_taken == 1
+
+
+def test_a_skipped_epoch_is_counted_even_if_the_last_one_is_fine(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Learner.logprobs
+    calls: list[int] = []
+
+    def logprobs(learner: Learner, batch: Microbatch) -> tuple[Tensor, Tensor]:
+        found_N, entropy_N = original(learner, batch)
+        calls.append(1)
+        if len(calls) == 1:
+            found_N.register_hook(lambda gradient: gradient * math.nan)
+        return found_N, entropy_N
+
+    monkeypatch.setattr(Learner, "logprobs", logprobs)
+    learner = _learner(model, epochs=3)
+    metrics = learner.update(_groups(), policy_version=0)
+    assert metrics["loss/skipped"] == 1.0
+    assert learner.num_steps_taken == 2
+
+
+@pytest.mark.parametrize(("warmup", "expected"), [(0, [1.0, 1.0, 1.0]), (3, [0.25, 0.5, 0.75, 1.0, 1.0])])
+def test_warm_up_rises_linearly_to_the_peak(model: Any, warmup: int, expected: list[float]) -> None:
+    learner = _learner(model, warmup_steps=warmup, learning_rate=2e-3)
+    rates: list[float] = []
+    for _ in expected:
+        learner.update(_groups(), policy_version=0)
+        rates.append(learner.state()["optimizer"]["param_groups"][0]["lr"])
+    assert rates == pytest.approx([2e-3 * share for share in expected], abs=1e-12)
+
+
+def test_the_first_step_of_adam_moves_each_weight_by_the_learning_rate(model: Any) -> None:
+    """Adam's first step is lr * g / (|g| + eps'), whatever the size of g."""
+    learner = _learner(model, learning_rate=1e-3, max_grad_norm=1e9)
+    recorder = RecordingLearner(model, _settings())
+    recorder.update(_groups(), policy_version=0)
+    before = trainable(model)
+    learner.update(_groups(), policy_version=0)
+    for name, weight in trainable(model).items():
+        gradient = recorder.gradients[name]
+        is_large = gradient.abs() > 1e-4
+        moved = (weight - before[name])[is_large]
+        torch.testing.assert_close(moved, -1e-3 * gradient[is_large].sign(), atol=1e-6, rtol=1e-3)
+
+
+def test_gradients_are_clipped_and_the_norm_before_is_reported(model: Any) -> None:
+    recorder = RecordingLearner(model, _settings())
+    recorder.update(_groups(), policy_version=0)
+    norm = _norm(recorder.gradients.values())
+    at_step: list[float] = []
+
+    def note(*_: Any) -> None:
+        at_step.append(_norm(parameter.grad for parameter in model.parameters() if parameter.grad is not None))
+
+    handle = register_optimizer_step_pre_hook(note)
+    try:
+        metrics = _learner(model, max_grad_norm=norm / 4).update(_groups(), policy_version=0)
+    finally:
+        handle.remove()
+    assert metrics["loss/grad_norm"] == pytest.approx(norm, rel=1e-5)
+    assert at_step == [pytest.approx(norm / 4, rel=1e-4)]
+
+
+def _norm(gradients: Iterable[Tensor]) -> float:
+    return math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
+
+
+def test_tokens_of_an_older_policy_keep_the_engines_logprobs(model: Any) -> None:
+    """Fresh tokens have ratio 1 by construction; carried ones the ratio to what the engine reported."""
+    probe = _learner(model)
+    mixed = make_rollout(policy(10, 11, version=4), policy(12, version=5), prompt=PROMPT)
+    fresh = make_rollout(policy(40, version=5), prompt=PROMPT)
+    learner = RecordingLearner(model, _settings(clip_low=0.999, clip_high=1e9))
+    metrics = learner.update([make_scored_group([1.0, 0.0], [mixed, fresh])], policy_version=5)
+    # the engine's logprobs are -0.5 in the builders; 4 policy tokens, the first two of them old
+    mixed_N, fresh_N = _logprobs(probe, mixed), _logprobs(probe, fresh)
+    ratios = (mixed_N[:2] + 0.5).exp()
+    assert metrics["loss/ratio"] == pytest.approx((float(ratios.sum()) + 2) / 4, abs=1e-5)
+    # drift: |engine - trainer| where the token is fresh
+    drift = (abs(float(mixed_N[2]) + 0.5) + abs(float(fresh_N[0]) + 0.5)) / 4
+    assert metrics["loss/drift"] == pytest.approx(drift, abs=1e-5)
+
+
+def test_a_second_epoch_compares_with_the_policy_before_the_first(model: Any) -> None:
+    learner = _learner(model, epochs=2)
+    metrics = learner.update(_groups(), policy_version=0)
+    # after one step of size 1e-2 the ratios are no longer 1
+    assert abs(metrics["loss/ratio"] - 1.0) > 1e-3
+    assert learner.num_steps_taken == 2
+
+
+def test_entropy_is_the_mean_over_policy_tokens(model: Any) -> None:
+    rollout = make_rollout(policy(10), tool(30), policy(11), prompt=PROMPT)
+    group = make_scored_group([1.0, 0.0], [rollout, make_rollout(policy(40), prompt=PROMPT)])
+    metrics = RecordingLearner(model, _settings()).update([group], policy_version=0)
+    expected = 0.0
+    with torch.no_grad():
+        for sequence, places in (((*PROMPT, 10, 30), (2, 4)), (PROMPT, (2,))):
+            logprobs_TV = model(input_ids=torch.tensor([sequence])).logits[0].log_softmax(-1)
+            expected += sum(float(-(logprobs_TV[place].exp() * logprobs_TV[place]).sum()) for place in places) / 3
+    assert metrics["loss/entropy"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_kl_metric_compares_with_the_adapter_off(model: Any) -> None:
+    group = make_scored_group(
+        [1.0, 0.0], [make_rollout(policy(10), prompt=PROMPT), make_rollout(policy(40), prompt=PROMPT)]
+    )
+    metrics = RecordingLearner(model, _settings(kl_coefficient=0.1)).update([group], policy_version=0)
+    with torch.no_grad():
+        own_V = model(input_ids=torch.tensor([PROMPT])).logits[0, -1].log_softmax(-1)
+        with model.disable_adapter():
+            base_V = model(input_ids=torch.tensor([PROMPT])).logits[0, -1].log_softmax(-1)
+    gaps = [float(base_V[token] - own_V[token]) for token in (10, 40)]
+    expected = sum(math.exp(gap) - gap - 1 for gap in gaps) / 2
+    assert expected > 1e-4
+    assert metrics["loss/kl"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_with_a_kl_term_rollouts_of_silent_groups_take_part(model: Any) -> None:
+    rollouts = [make_rollout(policy(10), prompt=PROMPT), make_rollout(policy(40), prompt=PROMPT)]
+    learner = RecordingLearner(model, _settings(kl_coefficient=0.1))
+    metrics = learner.update([make_scored_group([1.0, 1.0], rollouts)], policy_version=0)
+    assert metrics["learning/live_rollouts"] == 2
+    assert any(float(gradient.abs().max()) > 0 for gradient in learner.gradients.values())
+
+
+def test_state_continues_exactly(tmp_path: Path) -> None:
+    whole, first, second = (make_policy(tmp_path / name) for name in ("a", "b", "c"))
+    straight = _learner(whole.model, warmup_steps=3)
+    for _ in range(4):
+        straight.update(_groups(), policy_version=0)
+    before = _learner(first.model, warmup_steps=3)
+    for _ in range(2):
+        before.update(_groups(), policy_version=0)
+    second.model.load_state_dict(first.model.state_dict())
+    after = _learner(second.model, warmup_steps=3)
+    after.load_state(before.state())
+    for _ in range(2):
+        after.update(_groups(), policy_version=0)
+    assert after.num_steps_taken == 4
+    expected = trainable(whole.model)
+    for name, weight in trainable(second.model).items():
+        assert torch.equal(weight, expected[name]), name
+
+
+def test_the_base_is_never_written(model: Any) -> None:
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters() if not weight.requires_grad}
+    learner = _learner(model, learning_rate=0.1)
+    for _ in range(2):
+        learner.update(_groups(), policy_version=0)
+    after = dict(model.named_parameters())
+    assert len(before) > 10
+    assert all(torch.equal(after[name], weight) for name, weight in before.items())
