@@ -115,6 +115,6 @@ def test_paired_difference_refuses_other_questions() -> None:
 
 
 def test_interval_of_200_questions_takes_under_a_second() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     mean_with_interval([0.0, 1.0] * 100, resamples=10_000, seed=0)
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
