@@ -50,20 +50,17 @@ SCRIPTS: dict[str, Script] = {
         doubt="By hand, {b} times {c} is",
         close="What remains is",
     ),
-    "two_products": Script(start="{a} times {b} is", close="The bill is"),
-    "sum_list": Script(start="{a} plus {b} is", close="Altogether that is"),
-    "in_out": Script(start="{a} plus {b} is", close="The answer is"),
+    "sum_list": Script(
+        start="{a} plus {b} is",
+        plan="{a} plus {b} plus {c} plus {d}.",
+        doubt="Adding again, {a} and {b} give",
+        close="Altogether that is",
+    ),
     "remainder": Script(
         start="{b} goes into {a}",
         plan="The remainder of {a} by {b}.",
         doubt="Wait, {b} times what is that?",
         close="Left over:",
-    ),
-    "quotient": Script(
-        start="{b} fits into {a}",
-        plan="Whole division of {a} by {b}.",
-        doubt="Let me multiply back:",
-        close="The number is",
     ),
     "power": Script(start="{a} times {a} is", close="The exact value is"),
     "percent": Script(
@@ -72,8 +69,12 @@ SCRIPTS: dict[str, Script] = {
         doubt="Can that be? Half of {a} is",
         close="In euros that is",
     ),
-    "discount": Script(start="{b} percent of {a} is", close="The new price is"),
-    "unit_price": Script(start="{c} over {b} is", close="The cost is"),
+    "unit_price": Script(
+        start="{c} over {b} is",
+        plan="{a} times {c} over {b}.",
+        doubt="Is that the price? {c} over {b} is",
+        close="The cost is",
+    ),
     "days": Script(
         start="{month1} has",
         plan="Later date minus earlier date.",
@@ -86,29 +87,20 @@ SCRIPTS: dict[str, Script] = {
         doubt="Let me list them to be sure:",
         close="There are",
     ),
-    "sum_range": Script(start="{a} plus the next number is", close="The sum is"),
-    "average": Script(
-        start="{a} plus {b} is",
-        plan="All four summed, over 4.",
-        doubt="Adding again, {a} and {b} give",
-        close="The mean is",
+    "sum_range": Script(
+        start="{a} plus the next number is",
+        plan="Sum of each n from {a} to {b}.",
+        doubt="Let me add the first ones:",
+        close="The sum is",
     ),
-    "triple_product": Script(
-        start="{a} times {b} is",
-        plan="{a} times {b} times {c}.",
-        doubt="Let me check {a} times {b}:",
-        close="In total that is",
-    ),
-    "minutes": Script(start="{a} times 60 is", close="In minutes that is"),
 }
 
-DISTRUST_FORMS = (
-    *("product", "product_add", "leftover", "remainder", "quotient"),
-    *("percent", "days", "count_multiples", "average", "triple_product"),
-)
-"""Their wordings get one trace of each hint kind."""
-TWICE_DELAYED_FORMS = ("discount", "unit_price")
-"""Their wordings get two traces with a delayed_code hint; all others get one."""
+FORMS_OF_TASK = (*SCRIPTS, "price", "rate")
+"""Computations of the task: those with traces, and two that differ from one of them in their numbers only."""
+TRACES = {HintKind.DELAYED_CODE: 2, HintKind.DISTRUST_RESULT: 1}
+"""Traces of a form, each on a wording of its own; the rule, to which the next two are the exceptions."""
+ONE_OF_EACH = ("unit_price", "sum_range")
+DELAYED_ONLY = ("power",)
 
 DELAYED_CODE_HINTS = (
     " ... slow by hand, so I run it.\n",
@@ -165,7 +157,7 @@ def build_problems() -> list[tuple[str, str, Problem, HintKind | None]]:
     """Return (sample id, pool, problem, kind of its hint) of every sample; no two problems share their numbers."""
     plan: list[tuple[str, Wording, HintKind | None]] = [("hinted", *item) for item in _plan_hinted()]
     for pool, count in COUNTS.items():
-        wordings = WORDINGS[pool]
+        wordings = [wording for wording in WORDINGS[pool] if wording.form in FORMS_OF_TASK]
         plan.extend((pool, wordings[index % len(wordings)], None) for index in range(count))
     taken: set[tuple[str, ...]] = set()
     num_in_pool: dict[str, int] = {}
@@ -173,13 +165,18 @@ def build_problems() -> list[tuple[str, str, Problem, HintKind | None]]:
     for index, (pool, wording, kind) in enumerate(plan):
         attempt = 0
         problem = draw_problem(wording, derive_seed(SEED, index, attempt))
-        while tuple(sorted(problem.numbers)) in taken:
+        while _digits(problem) in taken:
             attempt += 1
             problem = draw_problem(wording, derive_seed(SEED, index, attempt))
-        taken.add(tuple(sorted(problem.numbers)))
+        taken.add(_digits(problem))
         num_in_pool[pool] = num_in_pool.get(pool, 0) + 1
         problems.append((f"tool-math-{pool}-{num_in_pool[pool]:03d}", pool, problem, kind))
     return problems
+
+
+def _digits(problem: Problem) -> tuple[str, ...]:
+    """Return the numbers of the question without order; months do not tell two questions apart."""
+    return tuple(sorted(text for text in problem.numbers if text[0].isdigit()))
 
 
 def write_trace(problem: Problem, kind: HintKind, index: int) -> tuple[tuple[TraceSegment, ...], tuple[Hint, ...]]:
@@ -216,14 +213,16 @@ def printed_result(problem: Problem) -> str:
 
 
 def _plan_hinted() -> list[tuple[Wording, HintKind]]:
-    """Return 20 wordings with a delayed_code hint and 10 with a distrust_result hint."""
-    first = [(wording, HintKind.DELAYED_CODE) for wording in WORDINGS["hinted"]]
-    second = [
-        (wording, HintKind.DISTRUST_RESULT if wording.form in DISTRUST_FORMS else HintKind.DELAYED_CODE)
-        for wording in WORDINGS["hinted"]
-        if wording.form in DISTRUST_FORMS + TWICE_DELAYED_FORMS
-    ]
-    return first + second
+    """Return 20 wordings with a delayed_code hint and 10 with a distrust_result hint: no wording has two traces."""
+    delayed: list[tuple[Wording, HintKind]] = []
+    distrust: list[tuple[Wording, HintKind]] = []
+    for form in SCRIPTS:
+        wordings = [wording for pool in ("hinted", "plain") for wording in WORDINGS[pool] if wording.form == form]
+        num_delayed = 1 if form in ONE_OF_EACH else TRACES[HintKind.DELAYED_CODE]
+        delayed += [(wording, HintKind.DELAYED_CODE) for wording in wordings[:num_delayed]]
+        if form not in DELAYED_ONLY:
+            distrust.append((wordings[num_delayed], HintKind.DISTRUST_RESULT))
+    return delayed + distrust
 
 
 if __name__ == "__main__":

@@ -197,7 +197,7 @@ PLAIN: tuple[tuple[str, str], ...] = (
 
 VALIDATION: tuple[tuple[str, str], ...] = (
     ("product", "One bee visits {a:112-490} flowers a day. How many flowers does it visit in {b:14-89} days?"),
-    ("price", "A metre of fence costs {p:4.15-28.85} euros. What do {a:23-98} metres cost, in euros?"),
+    ("price", "One metre of fence is sold at {p:4.15-28.85} euros. Find the price of {a:23-98} metres, in euros."),
     (
         "product_add",
         "Omar saves {a:112-380} euros in each of {b:13-36} months and starts with {c:212-980} euros. What does he "

@@ -147,21 +147,21 @@ def test_tool_math_counts_match_the_issue() -> None:
     wordings = {
         pool: {tag(s, "wording") for s in samples() if s.tags[0] == pool} for pool in ("hinted", "plain", "test")
     }
-    assert 14 <= len(wordings["hinted"]) <= 18
-    assert len(wordings["plain"]) >= 30
-    assert len(wordings["test"]) >= 40
+    assert len(wordings["hinted"]) == 30  # no two traces on one wording
+    assert len(wordings["plain"]) >= 20
+    assert len(wordings["test"]) >= 25
     assert all(sample.tools == ("python",) and sample.kind == "numeric" for sample in samples())
     assert all((sample.trace != ()) == ("hinted" in sample.tags) for sample in samples())
     assert all(sample.licence == "Apache-2.0" for sample in samples())
 
 
-def test_tool_math_pools_share_no_wording_and_no_numbers() -> None:
-    pool_of_wording: dict[str, set[str]] = {}
+def test_tool_math_splits_share_no_wording_and_no_numbers() -> None:
+    split_of_wording: dict[str, set[str]] = {}
     numbers: Counter[tuple[str, ...]] = Counter()
     for sample in samples():
-        pool_of_wording.setdefault(tag(sample, "wording"), set()).add(sample.tags[0])
+        split_of_wording.setdefault(tag(sample, "wording"), set()).add(sample.split)
         numbers[tuple(sorted(re.findall(r"\d+(?:\.\d+)?", sample.question)))] += 1
-    assert all(len(pools) == 1 for pools in pool_of_wording.values())
+    assert all(len(splits) == 1 for splits in split_of_wording.values())
     tests = {tuple(sorted(re.findall(r"\d+(?:\.\d+)?", s.question))) for s in samples() if s.split is Split.TEST}
     others = {tuple(sorted(re.findall(r"\d+(?:\.\d+)?", s.question))) for s in samples() if s.split is not Split.TEST}
     assert not tests & others
@@ -190,7 +190,7 @@ def test_data_seeds_readme_tells_the_truth() -> None:
     count = Counter((tag(sample, "skill"), sample.tags[0]) for sample in samples())
     rows = {skill: [count[skill, pool] for pool in pools] for skill in {skill for skill, _ in count}}
     rows["all"] = [sum(column) for column in zip(*rows.values(), strict=True)]
-    wordings = {tag(sample, "wording"): sample.tags[0] for sample in samples()}
-    rows["wordings"] = [sum(pool == name for pool in wordings.values()) for name in pools]
+    wordings = {(tag(sample, "wording"), sample.tags[0]) for sample in samples()}
+    rows["wordings"] = [sum(pool == name for _, pool in wordings) for name in pools]
     for name, numbers in rows.items():
         assert f"| {name} | {' | '.join(map(str, numbers))} |" in readme, name
