@@ -68,6 +68,15 @@ def embedded_folder() -> Path:
     return target
 
 
+def embedded_source() -> str:
+    """Return where the embedded model would come from now: "converted", "installed", "downloaded" or "absent"."""
+    if (cache_dir() / _FOLDER / "config.json").is_file():
+        return "converted"
+    if _installed_gguf([]) is not None:
+        return "installed"
+    return "downloaded" if (cache_dir() / GGUF_NAME).is_file() else "absent"
+
+
 def build_folder(target: Path, fill: Callable[[Path], None]) -> None:
     """Make `target` by filling a folder beside it and renaming, so that nobody ever sees half of it.
 

@@ -38,6 +38,15 @@ def choose_dtype(requested: str, device: torch.device) -> torch.dtype:
     return torch.float16
 
 
+def check_quantisation(model: ModelConfig, device: torch.device) -> None:
+    """Refuse 4 bit where it cannot be computed.
+
+    Raises: ConfigError for nf4 without a GPU.
+    """
+    if model.quantisation == "nf4" and device.type != "cuda":
+        raise ConfigError(f'model.quantisation is "nf4", which needs a CUDA GPU; on {device.type} use "none"')
+
+
 def load_base(model: ModelConfig, device: torch.device | str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return the frozen base in eval mode on the device, and its tokenizer.
 
@@ -45,11 +54,12 @@ def load_base(model: ModelConfig, device: torch.device | str) -> tuple[PreTraine
     """
     device = torch.device(device)
     entry = resolve_model(model.name, allow_large=model.allow_large)
+    check_quantisation(model, device)
     folder = _location(entry)
     dtype = choose_dtype(model.dtype, device)
     options: dict[str, Any] = {"dtype": dtype, "attn_implementation": "sdpa"}
     if model.quantisation == "nf4":
-        options |= {"quantization_config": _nf4(device, dtype), "device_map": {"": device}}
+        options |= {"quantization_config": _nf4(dtype), "device_map": {"": device}}
     try:
         if entry.parameters is None:
             # before the weights: a config is a small file
@@ -115,9 +125,7 @@ def _cannot_load(entry: ModelEntry, error: Exception) -> ModelError:
     return ModelError(f"cannot load {entry.name} from {entry.location}: {reason}; {advice}")
 
 
-def _nf4(device: torch.device, dtype: torch.dtype) -> Any:
-    if device.type != "cuda":
-        raise ConfigError(f'model.quantisation is "nf4", which needs a CUDA GPU; on {device.type} use "none"')
+def _nf4(dtype: torch.dtype) -> Any:
     require("bitsandbytes", "gpu")
     from transformers import BitsAndBytesConfig
 
