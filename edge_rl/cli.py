@@ -18,6 +18,7 @@ DOORS: dict[str, str] = {
     "train": "train an adapter, prove it on held-out questions, export it",
     "eval": "measure a checkpoint on held-out questions",
     "export": "merge an adapter, convert it to GGUF and check that in llama.cpp",
+    "verify": "judge completions: labelled cases, one at a time, or mutations of a gold answer",
     "interpret": "try the sandbox: what is active here, and does it hold?",
 }
 """Name -> one line. To add a door: write edge_rl/<name>.py with `main(argv) -> int`, and add the line here."""

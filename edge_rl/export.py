@@ -1,10 +1,14 @@
-"""Merge a run's best adapter, write GGUF files and check them in llama.cpp: `python -m edge_rl.export runs/<name>`."""
+"""Merge a run's best adapter, write GGUF files and check them in llama.cpp: `python -m edge_rl.export runs/<name>`.
+
+The module itself can be called: `edge_rl.export(run_dir, ...)` is its function `export`.
+"""
 
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, Any, Literal
 
 import tyro
@@ -76,5 +80,15 @@ def _lines(run_dir: Path, result: dict[str, Any]) -> list[str]:
     return lines
 
 
+class _CallableModule(ModuleType):
+    """This module, with a call that exports."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Return `export(...)`."""
+        return export(*args, **kwargs)
+
+
 if __name__ == "__main__":
     sys.exit(main())
+else:
+    sys.modules[__name__].__class__ = _CallableModule

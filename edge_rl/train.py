@@ -1,18 +1,24 @@
-"""Train an adapter, prove it on held-out questions, export it: `python -m edge_rl.train --model qwen-1.5b`."""
+"""Train an adapter, prove it on held-out questions, export it: `python -m edge_rl.train --model qwen-1.5b`.
+
+The module itself can be called: `edge_rl.train(config)` is its function `train`.
+"""
 
 import json
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Annotated, Any, Literal
 
 import tyro
 
 from edge_rl.cli import run_door
 from edge_rl.config import Config, recipe_names, resolve
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +59,14 @@ def train(config: Config) -> Path:
     # heavy imports: a dry run and a mistake in the settings should not wait for them
     from edge_rl.pipeline.proof import train_and_prove
 
-    return train_and_prove(config, on_interrupt=_stop_on_interrupt)
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        return train_and_prove(config, on_interrupt=_stop_on_interrupt)
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in before.items():
+                assert handler is not None, "the handlers of this process are Python's own"
+                signal.signal(number, handler)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,11 +112,23 @@ def _stop_on_interrupt(training: Any) -> None:
         if training.stop_requested:
             raise KeyboardInterrupt
         training.stop_requested = True
-        print("\nfinishing this step and saving; press Ctrl-C again to stop at once", file=sys.stderr)
+        print("\nsaving after this step or measurement; press Ctrl-C again to stop at once", file=sys.stderr)
 
-    signal.signal(signal.SIGINT, handle)
-    signal.signal(signal.SIGTERM, handle)
+    # Python hands signals to the main thread only; a run in another one is stopped through its control file
+    if threading.current_thread() is threading.main_thread():
+        for number in STOP_SIGNALS:
+            signal.signal(number, handle)
+
+
+class _CallableModule(ModuleType):
+    """This module, with a call that trains."""
+
+    def __call__(self, config: Config) -> Path:
+        """Return `train(config)`."""
+        return train(config)
 
 
 if __name__ == "__main__":
     sys.exit(main())
+else:
+    sys.modules[__name__].__class__ = _CallableModule

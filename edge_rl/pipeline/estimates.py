@@ -169,17 +169,19 @@ def cache_tokens(facts: TaskFacts, max_tokens: int) -> int:
 
 
 def activation_bytes(shape: Shape, tokens: int, rank: int, precision: Precision) -> int:
-    """Return the bytes that autograd keeps for the backward pass over `tokens` tokens.
+    """Return the bytes that autograd keeps for the backward pass over one row of `tokens` tokens.
 
-    Per layer and token, counted in what torch saves (tests hold it to that): both norms, queries with keys and values
-    repeated per head, the attention's output, and the MLP's gate, its activation, up and their product; per adapter its
-    rank. In 16 bit, norms and adapters keep float32 copies of their inputs.
+    Per layer and token, as torch saves it (a test holds the formula to that): the inputs of both norms and what they give
+    (4 x hidden), queries, keys, values and what attention gives (4 x heads x size, keys and values repeated per head), and
+    in the MLP gate, its activation, up and their product (4 x intermediate). An adapter keeps its inner values in float32;
+    in 16 bit it also keeps a float32 copy of its input, and a norm one of its own. The mask is tokens x tokens.
     """
     hidden, attention, inner = shape.hidden, shape.heads * shape.head_dim, shape.intermediate
-    values = 6 * hidden + 5 * attention + 4 * inner
-    per_token = values * precision.value_bytes + 7 * rank * 4
-    if precision.value_bytes < 4:
-        per_token += 4 * (7 * hidden + attention + inner)
+    if precision.value_bytes == 4:
+        per_token = 4 * 4 * (hidden + attention + inner)
+    else:
+        per_token = 4 * (7 * hidden + attention + inner) + 2 * (4 * attention + 3 * inner)
+    per_token += 4 * 7 * rank + tokens * precision.value_bytes
     return shape.layers * tokens * per_token
 
 

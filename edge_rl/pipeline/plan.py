@@ -226,10 +226,7 @@ def _memory(
         is_four_bit=config.model.quantisation == "nf4",
     )
     parts = memory_parts(config, entry.shape, parameters, entry.family, precision, facts)
-    if device.type == "cuda":
-        available = torch.cuda.mem_get_info(device)[0]
-    else:
-        available = psutil.virtual_memory().available
+    available = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
     total = sum(parts.values())
     return {
         "parts": parts,
@@ -240,9 +237,7 @@ def _memory(
     }
 
 
-def _rates(
-    config: Config, shape: Shape, facts: TaskFacts, place: tuple[torch.device, torch.dtype]
-) -> dict[str, Any]:
+def _rates(config: Config, shape: Shape, facts: TaskFacts, place: tuple[torch.device, torch.dtype]) -> dict[str, Any]:
     device, dtype = place
     narrow = min(config.rollout.slots, collected_rollouts(config))
     wide = min(1024, pass_tokens(config, facts))

@@ -10,11 +10,10 @@ from edge_rl.monitor.progress import Progress
 from edge_rl.monitor.report import peak_rss_mb, print_report, report_row, write_report
 from edge_rl.pipeline.assembly import Parts, assemble
 from edge_rl.pipeline.exporting import check_toolchain, export_run, gguf_file
-from edge_rl.pipeline.run_folder import open_run_folder
+from edge_rl.pipeline.measuring import measure_gguf
+from edge_rl.pipeline.run_folder import guard_disk, open_run_folder
 from edge_rl.pipeline.training import Stopped, Training
-from edge_rl.rollout.engines.llama_cpp import LlamaCppEngine
 from edge_rl.types import EvalReport
-from edge_rl.weights.llama_cpp import serve
 
 
 def train_and_prove(config: Config, *, on_interrupt: Callable[[Training], None]) -> Path:
@@ -24,9 +23,8 @@ def train_and_prove(config: Config, *, on_interrupt: Callable[[Training], None])
     Raises: KeyboardInterrupt when stopped; the run is saved then and the same command goes on.
     """
     check_toolchain(config)
-    run_dir, lock = open_run_folder(config)
     progress = Progress()
-    with lock:
+    with open_run_folder(config) as run_dir, guard_disk(run_dir):
         progress.phase(f"run {run_dir}")
         parts = assemble(config)
         training = Training(parts, run_dir, progress)
@@ -57,11 +55,8 @@ def _export(parts: Parts, run_dir: Path, training: Training, progress: Progress)
     if not path.exists():
         training.begin(f"test: {name} in llama.cpp")
         samples = parts.samples.test[: settings.check_questions]
-        prompts = parts.prompts(samples)
-        room = max(len(prompt.token_ids) for prompt in prompts) + parts.config.rollout.max_tokens
-        with serve(gguf_file(run_dir, settings.check_format), slots=16, context=room) as server:
-            engine = LlamaCppEngine(server, logprobs=False)
-            report = parts.measure(name, samples, settings.check_samples, engine=engine)
+        file = gguf_file(run_dir, settings.check_format)
+        report = measure_gguf(parts, file, name, samples, settings.check_samples)
         save_report(report, path)
         progress.evaluation(report)
         training.clock.lap("measure")

@@ -1,5 +1,6 @@
 """Open the folder of a run: one process at a time, one configuration for good, and a manifest of what made it."""
 
+import errno
 import hashlib
 import importlib.metadata
 import json
@@ -7,8 +8,10 @@ import platform
 import subprocess
 import time
 import tomllib
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from filelock import FileLock, Timeout
@@ -19,9 +22,25 @@ from edge_rl.monitor.metrics import write_text_atomically
 
 PACKAGES = ("edge-rl", "torch", "transformers", "peft", "trl", "accelerate", "datasets", "tokenizers", "numpy")
 
+DISK_ERRORS = frozenset(
+    [
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EROFS,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EIO,
+        errno.EEXIST,
+        errno.ENOTDIR,
+    ]
+)
+"""What a person can mend; any other error of the system is a bug and keeps its traceback."""
 
-def open_run_folder(config: Config) -> tuple[Path, FileLock]:
-    """Return the run's folder and the lock that its process holds; write config.toml and manifest.json into a new one.
+
+@contextmanager
+def open_run_folder(config: Config) -> Generator[Path]:
+    """Hold the run's folder for the length of a `with` block; write config.toml and manifest.json into a new one.
 
     Raises: ConfigError if another process trains there or the folder belongs to other settings; CheckpointError where it
     cannot be written.
@@ -29,21 +48,43 @@ def open_run_folder(config: Config) -> tuple[Path, FileLock]:
     run_dir = config.run_dir
     lock = FileLock(run_dir / ".lock", timeout=0)
     try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-        path = run_dir / "config.toml"
-        if path.exists():
-            _check_same(config, path)
-        else:
-            write_text_atomically(run_dir / "manifest.json", json.dumps(manifest(config), indent=2) + "\n")
-            write_text_atomically(path, to_toml(config))
+        with guard_disk(run_dir):
+            run_dir.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+            path = run_dir / "config.toml"
+            if path.exists():
+                _check_same(config, path)
+            else:
+                write_text_atomically(run_dir / "manifest.json", json.dumps(manifest(config), indent=2) + "\n")
+                write_text_atomically(path, to_toml(config))
     except Timeout:
         raise ConfigError(
             f"another process works on {run_dir}; wait for it, stop it (echo stop > {run_dir}/control) or choose --name"
         ) from None
+    except BaseException:
+        lock.release()
+        raise
+    try:
+        yield run_dir
+    finally:
+        lock.release()
+
+
+@contextmanager
+def guard_disk(place: Path) -> Generator[None]:
+    """Say in one line that a disk is full or may not be written; what is on it stays as it was.
+
+    Raises: CheckpointError.
+    """
+    try:
+        yield
     except OSError as error:
-        raise CheckpointError(f"cannot write {run_dir}: {error.strerror or error}; make room or permit it") from error
-    return run_dir, lock
+        if error.errno not in DISK_ERRORS:
+            raise
+        raise CheckpointError(
+            f"cannot write {error.filename or place}: {error.strerror}; make room or permit it, then run the same command "
+            "again: it goes on from the last checkpoint"
+        ) from error
 
 
 def read_config(run_dir: Path) -> Config:
@@ -77,18 +118,24 @@ def manifest(config: Config) -> dict[str, Any]:
 def _check_same(config: Config, path: Path) -> None:
     """The same command resumes; another configuration in the same folder would mix two runs."""
     ours, theirs = config.model_dump(mode="json"), read_config(path.parent).model_dump(mode="json")
-    for section, values in ours.items():
-        keys = values if isinstance(values, dict) else {"": values}
-        for key in keys:
-            new, old = (
-                tree[section].get(key) if isinstance(tree[section], dict) else tree[section] for tree in (ours, theirs)
+    new, old = _flat(ours), _flat(theirs)
+    for dotted in sorted(new.keys() | old.keys()):
+        if new.get(dotted) != old.get(dotted):
+            raise ConfigError(
+                f"{path.parent} was begun with {dotted} = {old.get(dotted)!r}, now it is {new.get(dotted)!r}; "
+                "give the same settings to resume, or another --name for a new run"
             )
-            if new != old:
-                dotted = f"{section}.{key}" if key else section
-                raise ConfigError(
-                    f"{path.parent} was begun with {dotted} = {old!r}, now it is {new!r}; "
-                    "give the same settings to resume, or another --name for a new run"
-                )
+
+
+def _flat(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return "section.key" -> value."""
+    flat: dict[str, Any] = {}
+    for section, values in tree.items():
+        if isinstance(values, Mapping):
+            flat |= {f"{section}.{key}": value for key, value in cast(Mapping[str, Any], values).items()}
+        else:
+            flat[section] = values
+    return flat
 
 
 def _version(package: str) -> str | None:

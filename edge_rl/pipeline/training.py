@@ -52,7 +52,7 @@ class Training:
             parts.model,
             parts.config.learning,
             temperature=parts.config.rollout.temperature,
-            pad_token_id=int(parts.tokenizer.pad_token_id),  # pyright: ignore[reportArgumentType]
+            pad_token_id=int(parts.tokenizer.pad_token_id),
         )
         self._carried: list[Group] = []
         self._validation: list[tuple[int, float]] = []
@@ -102,7 +102,7 @@ class Training:
                 f"GRPO: {config.learning.num_steps} steps, {config.rollout.prompts_per_step} prompts x "
                 f"{config.rollout.group_size} rollouts"
             )
-        if not self._validation:
+        if self._is_validation_due():
             self._validate()
         while self._step < config.learning.num_steps:
             self._heed_control()
@@ -122,7 +122,7 @@ class Training:
             self._progress.step(report, config.learning.num_steps)
             self._step += 1
             self.clock.lap("reinforce")
-            if self._step % config.evaluation.every_steps == 0 or self._step == config.learning.num_steps:
+            if self._is_validation_due():
                 self._validate()
             self._save_if_due()
 
@@ -184,6 +184,8 @@ class Training:
         kept: list[ScoredGroup] = []
         silent: list[ScoredGroup] = []
         drawn = 0
+        # With chunks, a round may draw twice the groups that it hands out.
+        most_drawn = settings.prompts_per_step * (2 if settings.chunk_tokens < settings.max_tokens else 1)
         for _ in range(settings.max_resample_rounds):
             groups, self._carried = self._parts.collector.collect(
                 self._next_prompts,
@@ -192,7 +194,7 @@ class Training:
                 num_groups=settings.prompts_per_step - len(kept),
                 first_index=drawn,
             )
-            drawn += settings.prompts_per_step
+            drawn += most_drawn
             for group in self._parts.scorer.score(groups):
                 (kept if group.is_mixed else silent).append(group)
             if len(kept) >= settings.prompts_per_step:
@@ -204,9 +206,16 @@ class Training:
         return self._parts.prompts([by_id[sample_id] for sample_id in self._sampler.next(count)])
 
     def _example(self, sample: Sample) -> SftExample:
-        token_ids, mask = encode_trace(sample, self._parts.tokenizer)  # pyright: ignore[reportArgumentType]
+        token_ids, mask = encode_trace(sample, self._parts.tokenizer)
         prompt = self._parts.prompts([sample])[0]
         return SftExample(prompt_ids=prompt.token_ids, completion_ids=token_ids, completion_mask=mask)
+
+    def _is_validation_due(self) -> bool:
+        """Whether this step is to be measured and is not: a run that was stopped before its measurement catches up on it."""
+        is_wanted = (
+            self._step % self._config.evaluation.every_steps == 0 or self._step == self._config.learning.num_steps
+        )
+        return is_wanted and self._step not in [step for step, _ in self._validation]
 
     def _validate(self) -> None:
         """Measure the adapter on the validation split; keep it if it is the best so far."""
@@ -290,11 +299,12 @@ class Training:
             self.save()
 
     def begin(self, phase: str) -> None:
-        """Announce a phase; go no further where a stop was asked for.
+        """Announce a phase; save and go no further where a stop was asked for.
 
         Raises: Stopped.
         """
         if self.stop_requested:
+            self.save()
             raise Stopped
         self._progress.phase(phase)
         self._writer.write_status(phase, self._step)

@@ -71,7 +71,7 @@ def save_adapter(model: PeftModel, folder: Path) -> None:
         config.save_pretrained(str(scratch))
         (scratch / PROVENANCE_FILE).write_text(json.dumps(base_facts(model), indent=2) + "\n", encoding="utf-8")
         replace_folder(scratch, folder)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # the latter for a full disk, too
         raise CheckpointError(f"cannot write adapter {folder}: {error}; free space and run again") from error
     finally:
         if scratch is not None:
