@@ -67,8 +67,9 @@ def shared_prompt_attention(  # noqa: PLR0913  (the signature is that of transfo
     width, tokens = layout.prompt_width, query_RHSD.shape[2]
     repeats = query_RHSD.shape[1] // key_RGSD.shape[1]
     key, value = (tensor.repeat_interleave(repeats, dim=1) for tensor in (key_RGSD, value_RGSD))
-    prompt = (tensor[:, :, :width] for tensor in (query_RHSD, key, value))
-    mixed_RHPD = scaled_dot_product_attention(*prompt, is_causal=True, scale=scaling)
+    mixed_RHPD = scaled_dot_product_attention(
+        query_RHSD[:, :, :width], key[:, :, :width], value[:, :, :width], is_causal=True, scale=scaling
+    )
     query_own, key_own, value_own = (_blocks(tensor, layout) for tensor in (query_RHSD, key, value))
     key_all = torch.cat((key[layout.row_B, :, :width], key_own), dim=2)
     value_all = torch.cat((value[layout.row_B, :, :width], value_own), dim=2)

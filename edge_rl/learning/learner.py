@@ -3,11 +3,12 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from peft import PeftModel
-from torch import Tensor
+from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from edge_rl.config import LearningConfig
 from edge_rl.learning.advantages import get_advantage
@@ -36,7 +37,7 @@ class Learner:
             kl_coefficient=settings.kl_coefficient,
             max_tokens=settings.max_tokens_normaliser,
         )
-        self._base = model.get_base_model()
+        self._base = cast(PreTrainedModel, model.get_base_model())
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._optimizer = torch.optim.AdamW(self._parameters, lr=settings.learning_rate, weight_decay=0.0)
         self.num_steps_taken = 0
@@ -77,21 +78,23 @@ class Learner:
 
     def logprobs(self, batch: Microbatch) -> tuple[Tensor, Tensor]:
         """Return ([N] log-probabilities of the policy tokens, [N] entropies)."""
-        usual = self._base.config._attn_implementation
+        usual = str(self._base.config._attn_implementation)  # pyright: ignore[reportPrivateUsage]
         self._base.set_attn_implementation(SHARED_PROMPT_ATTENTION)
         try:
-            hidden_RSH = self._base.get_decoder()(
+            decoder = cast(nn.Module, self._base.get_decoder())
+            decoded = decoder(
                 input_ids=batch.token_ids_RS,
                 position_ids=batch.positions_RS,
                 use_cache=False,
                 layout=batch.layout,
                 layout_mask=batch.layout.mask(),
-            ).last_hidden_state
+            )
         finally:
             # Others use the model too (warm start), with masks that this attention does not read.
             self._base.set_attn_implementation(usual)
+        hidden_RSH = cast(Tensor, decoded.last_hidden_state)
         hidden_NH = hidden_RSH[batch.row_N, batch.source_N]
-        weight_VH = self._base.get_output_embeddings().weight
+        weight_VH = cast(nn.Linear, self._base.get_output_embeddings()).weight
         return head_logprobs(hidden_NH, weight_VH, batch.target_N, temperature=self._temperature)
 
     def _weigh(self, groups: Sequence[ScoredGroup]) -> list[list[Item]]:
@@ -133,7 +136,7 @@ class Learner:
                 num_rollouts=num_rollouts,
             )
             loss, metrics = self._loss(inputs, self._loss_settings)
-            loss.backward()  # pyright: ignore[reportUnknownMemberType]
+            loss.backward()
             drift_N = (logprobs_N.detach() - behaviour_N).abs() * is_fresh_N
             metrics |= {
                 "value": loss.detach(),

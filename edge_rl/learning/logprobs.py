@@ -1,6 +1,6 @@
 """Log-probabilities of chosen tokens from hidden states, without ever holding the logits of all tokens. Knows tensors only."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -20,8 +20,10 @@ class _HeadLogprobs(torch.autograd.Function):
         ctx: Any, hidden_NH: Tensor, weight_VH: Tensor, target_N: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
         needs_grad = ctx.needs_input_grad[0]
-        logprobs, entropies, gradients = [], [], []
-        for hidden_CH, target_C in zip(hidden_NH.split(CHUNK), target_N.split(CHUNK), strict=True):
+        logprobs: list[Tensor] = []
+        entropies: list[Tensor] = []
+        gradients: list[Tensor] = []
+        for hidden_CH, target_C in zip(torch.split(hidden_NH, CHUNK), torch.split(target_N, CHUNK), strict=True):
             logits_CV = torch.nn.functional.linear(hidden_CH, weight_VH).float()
             if temperature != 1.0:
                 logits_CV /= temperature
@@ -57,4 +59,4 @@ def head_logprobs(
     if not len(target_N):
         empty_N = hidden_NH.sum(dim=1).float()
         return empty_N, empty_N.detach()
-    return _HeadLogprobs.apply(hidden_NH, weight_VH, target_N, temperature)  # pyright: ignore[reportReturnType]
+    return cast(tuple[Tensor, Tensor], _HeadLogprobs.apply(hidden_NH, weight_VH, target_N, temperature))

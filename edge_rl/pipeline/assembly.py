@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import PeftModel
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from edge_rl.config import Config
 from edge_rl.data.prompts import build_prompt
@@ -51,7 +52,8 @@ class Parts:
     samples: Samples
     model: PeftModel
     """Base with the adapter that is trained."""
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Any
+    """A transformers tokenizer; what transformers declares of it lacks eos_token_id and more that the stages use."""
     engine: HfEngine
     interpreter: Interpreter
     collector: Collector
@@ -68,7 +70,7 @@ class Parts:
             self.interpreter,
             self.tokenizer,
             self.config.rollout,
-            seed=self.config.run.seed,  # pyright: ignore[reportArgumentType]
+            seed=self.config.run.seed,
         )
 
     def measure(
@@ -128,14 +130,15 @@ def assemble(config: Config) -> Parts:
     """
     samples = load_split_samples(config)
     interpreter = make_interpreter(timeout_s=config.rollout.tool_timeout_s)
-    base, tokenizer = load_base(config.model, device_of_machine())
+    loaded: tuple[PreTrainedModel, Any] = load_base(config.model, device_of_machine())
+    base, tokenizer = loaded
     plain = copy_of(base)
     model = attach_adapter(base, config.model, derive_seed(config.run.seed, "adapter"))
     pack_linears(model, keep_weight=True, is_wanted=lambda name: name.endswith(".base_layer"))
     scratch = ScratchModel(plain, model)
     engine = HfEngine(scratch.model, scratch.load, slots=config.rollout.slots)
     scorer = Scorer(samples.by_id, config.scoring)
-    collector = Collector(engine, interpreter, tokenizer, config.rollout, seed=config.run.seed)  # pyright: ignore[reportArgumentType]
+    collector = Collector(engine, interpreter, tokenizer, config.rollout, seed=config.run.seed)
     parts = Parts(
         config=config,
         samples=samples,

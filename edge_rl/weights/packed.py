@@ -5,7 +5,7 @@ time, in the output head up to half. Elsewhere (GPU, 16 bit, a build without one
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +22,11 @@ def _apply(inputs: Tensor, packed: Tensor) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(inputs, packed, None, "none", [], "")
 
 
-def can_pack(module: nn.Module) -> bool:
-    """Return whether a module is a linear layer that gains from packing."""
-    if not isinstance(module, nn.Linear) or module.bias is not None:
+def can_pack(linear: nn.Linear) -> bool:
+    """Return whether a linear layer gains from packing."""
+    if getattr(linear, "bias", None) is not None:
         return False
-    weight = module.weight
+    weight = linear.weight
     is_plain = type(weight) in (nn.Parameter, Tensor) and weight.dtype == torch.float32 and weight.device.type == "cpu"
     return is_plain and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 
@@ -72,7 +72,7 @@ class PackedLinear(nn.Linear):
         """Return [..., O]."""
         if torch.is_grad_enabled() and input.requires_grad:
             assert self._back is not None, "a layer without its plain weight is for inference"
-            return _FrozenLinear.apply(input, self._forth, self._back)  # pyright: ignore[reportReturnType]
+            return cast(Tensor, _FrozenLinear.apply(input, self._forth, self._back))
         return _apply(input, self._forth)
 
 
@@ -80,10 +80,11 @@ def pack_linears(
     model: nn.Module, *, keep_weight: bool, is_wanted: Callable[[str], bool] = lambda name: True
 ) -> dict[str, PackedLinear]:
     """Replace the linear layers of a model that gain from it; return them by name."""
-    found = [(name, module) for name, module in model.named_modules() if is_wanted(name) and can_pack(module)]
+    modules: dict[str, nn.Module] = dict(model.named_modules())  # pyright: ignore[reportUnknownArgumentType]
     packed: dict[str, PackedLinear] = {}
-    for name, linear in found:
-        assert isinstance(linear, nn.Linear)
+    for name, linear in modules.items():
+        if not (isinstance(linear, nn.Linear) and is_wanted(name) and can_pack(linear)):
+            continue
         packed[name] = PackedLinear(linear, keep_weight=keep_weight)
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, packed[name])

@@ -5,12 +5,13 @@ The base of the trained model is read and never written, so the copy can be rebu
 
 import copy
 from pathlib import Path
+from typing import cast
 
 import torch
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
-from safetensors.torch import load_file
-from torch import Tensor
+from safetensors import torch as safetensors_torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from edge_rl.errors import CheckpointError
@@ -25,9 +26,8 @@ class ScratchModel:
         self.model = base
         self._packed: dict[str, PackedLinear] = pack_linears(base, keep_weight=False)
         self._parameters = dict(base.named_parameters())
-        self._layers: dict[str, LoraLayer] = {
-            name: module for name, module in model.get_base_model().named_modules() if isinstance(module, LoraLayer)
-        }
+        modules: dict[str, nn.Module] = dict(model.get_base_model().named_modules())  # pyright: ignore[reportUnknownArgumentType]
+        self._layers = {name: module for name, module in modules.items() if isinstance(module, LoraLayer)}
 
     @torch.no_grad()
     def load(self, adapter_dir: Path | None) -> None:
@@ -35,12 +35,14 @@ class ScratchModel:
 
         Raises: CheckpointError for an adapter that lacks a matrix.
         """
-        state = load_file(adapter_dir / "adapter_model.safetensors") if adapter_dir is not None else {}
+        state = (
+            safetensors_torch.load_file(adapter_dir / "adapter_model.safetensors") if adapter_dir is not None else {}
+        )
         for name, layer in self._layers.items():
-            weight: Tensor = layer.get_base_layer().weight
+            weight = cast(Tensor, layer.get_base_layer().weight)
             if adapter_dir is not None:
                 down, up = (_matrix(state, f"base_model.model.{name}.lora_{part}.weight", adapter_dir) for part in "AB")
-                scale = layer.scaling["default"]
+                scale = cast(float, layer.scaling["default"])
                 weight = torch.addmm(weight.float(), up.to(weight.device), down.to(weight.device), alpha=scale)
             if name in self._packed:
                 self._packed[name].repack(weight)

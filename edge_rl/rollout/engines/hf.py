@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from edge_rl.errors import EngineError
@@ -66,8 +67,8 @@ class HfEngine:
         """`model` is the scratch copy; `load_weights` makes it equal to the base with an adapter (None: the base alone)."""
         self._model = model.eval().requires_grad_(False)
         self._model.set_attn_implementation("edge_rl_grouped")
-        self._decoder = model.get_decoder()
-        self._head = model.get_output_embeddings()
+        self._decoder = cast(nn.Module, model.get_decoder())
+        self._head = cast(nn.Module, model.get_output_embeddings())
         self._load_weights = load_weights
         self._policy_version = 0
         self._num_layers = model.config.get_text_config().num_hidden_layers
@@ -120,15 +121,16 @@ class HfEngine:
         hidden_BTL = torch.arange(cache.length, device=device) > positions_BT.unsqueeze(2)
         mask_B1TL = torch.zeros(hidden_BTL.shape, dtype=self._model.dtype, device=device)
         mask_B1TL = mask_B1TL.masked_fill_(hidden_BTL, torch.finfo(self._model.dtype).min).unsqueeze(1)
-        output = self._decoder(
+        decoded = self._decoder(
             input_ids=token_ids_BT,
             position_ids=positions_BT,
             attention_mask=mask_B1TL,
             past_key_values=cache,
             use_cache=True,
         )
+        hidden_BTH = cast(Tensor, decoded.last_hidden_state)
         last_B = torch.tensor([len(tokens) - 1 for tokens in new], device=device)
-        return self._head(output.last_hidden_state[torch.arange(len(new), device=device), last_B])
+        return self._head(hidden_BTH[torch.arange(len(new), device=device), last_B])
 
 
 class _Batch:
@@ -217,7 +219,9 @@ class _Batch:
             torch.tensor(temperatures, device=logits.device),
         )
         self._engine.decoded_tokens += len(live)
-        for row, slot, token, logprob in zip(rows, live, tokens.tolist(), logprobs.tolist(), strict=True):
+        token_ids = cast(list[int], tokens.tolist())
+        values = cast(list[float], logprobs.tolist())
+        for row, slot, token, logprob in zip(rows, live, token_ids, values, strict=True):
             slot.is_waiting = False
             slot.token_ids.append(token)
             slot.logprobs.append(logprob)
