@@ -21,7 +21,9 @@ from typing import Any, cast
 
 from edge_rl.errors import ExportError, MissingExtraError
 
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 600.0
+ANSWER_TIMEOUT_S = 3600.0
+"""Both only end a hang: a server that dies closes its connections at once. A shared machine may be very slow."""
 
 
 class LlamaServer:
@@ -33,7 +35,7 @@ class LlamaServer:
         self.slots = slots
         """Sequences that it decodes at once."""
 
-    def post(self, path: str, body: dict[str, Any], timeout_s: float = 600.0) -> dict[str, Any]:
+    def post(self, path: str, body: dict[str, Any], timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, Any]:
         """Return the answer to one request.
 
         Raises: ExportError with the server's own words where it refuses or is gone.
