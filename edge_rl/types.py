@@ -327,9 +327,9 @@ class EvalReport:
     pass_at_8: Estimate | None
     """Over the questions with 8 judged completions; None without any."""
     code_share: float
-    """Share of completions with at least one tool call."""
+    """Share of completions with at least one tool call, a mean over questions."""
     tokens: float
-    """Mean policy tokens of a completion."""
+    """Policy tokens of a completion, a mean over questions."""
     unjudged: int
     truncated: int
     seconds: float

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any, cast
 
 from edge_rl.errors import DataError, VerifierError
@@ -74,8 +75,8 @@ def evaluate(  # noqa: PLR0913  (a door wires it by keyword)
         num_samples=num_judged,
         pass_at_1=mean_with_interval(list(rates.values()), resamples=resamples, seed=seed),
         pass_at_8=_pass_at_8(num_correct, num_judged, resamples=resamples, seed=seed),
-        code_share=sum(bool(rollout.executions) for rollout in rollouts) / len(rollouts),
-        tokens=sum(rollout.num_policy_tokens for rollout in rollouts) / len(rollouts),
+        code_share=_mean_over_questions(rollouts, lambda rollout: float(bool(rollout.executions))),
+        tokens=_mean_over_questions(rollouts, lambda rollout: float(rollout.num_policy_tokens)),
         unjudged=sum(verdict.correct is None for verdict in verdicts),
         truncated=sum(rollout.stop_reason is StopReason.LENGTH for rollout in rollouts),
         seconds=seconds,
@@ -143,6 +144,14 @@ def _pass_at_8(
 ) -> Estimate | None:
     rates = [pass_at_k(num_correct[question], count, 8) for question, count in num_judged.items() if count >= 8]
     return mean_with_interval(rates, resamples=resamples, seed=seed) if rates else None
+
+
+def _mean_over_questions(rollouts: Sequence[Rollout], value: Callable[[Rollout], float]) -> float:
+    """Return the mean over questions of the mean over their completions: a question asked more often weighs the same."""
+    values: dict[str, list[float]] = {}
+    for rollout in rollouts:
+        values.setdefault(rollout.prompt.sample_id, []).append(value(rollout))
+    return fmean(fmean(of_question) for of_question in values.values())
 
 
 def _divide(prompts: Sequence[Prompt], num_wide: int) -> tuple[list[Prompt], list[Prompt]]:

@@ -102,6 +102,24 @@ def test_evaluate_asks_spread_questions_8_times_for_pass_at_8() -> None:
     assert report.pass_at_1.value == pytest.approx(1 / 6, abs=1e-12)
 
 
+def test_evaluate_weighs_questions_alike_however_often_they_are_asked() -> None:
+    def collect(prompts: Sequence[Prompt], num_samples: int) -> list[Rollout]:
+        return [_rollout(prompt, member, num_tokens=num_samples) for prompt in prompts for member in range(num_samples)]
+
+    report = evaluate(
+        "x",
+        [_prompt("a"), _prompt("b")],
+        num_samples=2,
+        num_at_8=1,
+        collect=collect,
+        judge=_judge({"a": (True,) * 8, "b": (False,) * 2}),
+        resamples=100,
+        seed=0,
+    )
+    # 8 completions of 8 tokens and 2 of 2: (8 + 2) / 2, not 68 / 10.
+    assert report.tokens == pytest.approx(5.0, abs=1e-12)
+
+
 def test_evaluate_reports_code_share_tokens_and_truncation() -> None:
     ran = Execution(status=ExecutionStatus.OK, stdout="4")
 
