@@ -27,6 +27,7 @@ from typing import Any
 from edge_rl.errors import SandboxError
 from edge_rl.sandbox import scratch
 from edge_rl.sandbox.inside import worker
+from edge_rl.sandbox.inside.removal import remove
 from edge_rl.sandbox.limits import Limits
 from edge_rl.sandbox.session import Process, ProcessSession
 from edge_rl.types import ExecutionStatus
@@ -167,7 +168,7 @@ class _Server:
         self._process.stderr.close()
         for directory in self.root.iterdir():
             if directory.is_dir() and not directory.is_symlink():
-                scratch.remove(directory)
+                remove(directory)
         shutil.rmtree(self.root)
 
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from edge_rl.errors import SandboxError, require
 from edge_rl.sandbox import scratch
+from edge_rl.sandbox.inside.removal import remove
 from edge_rl.sandbox.limits import Limits
 from edge_rl.types import Execution, ExecutionStatus
 
@@ -134,7 +135,7 @@ class MontySession:
         if session is not None:
             session.__exit__(None, None, None)
             self._mount.close()
-            scratch.remove(self._scratch)
+            remove(self._scratch)
 
     def __enter__(self) -> "MontySession":
         return self

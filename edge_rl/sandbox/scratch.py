@@ -1,9 +1,8 @@
-"""Scratch directories: how much is in them, and how they go away. Trusts nothing that model code made there.
+"""Scratch directories: where they lie and how much is in them. Trusts nothing that model code made there.
 
-Directories may be thousands deep, so nothing here recurses or builds long paths; symbolic links are never followed.
+Directories may be thousands deep, so nothing here recurses; symbolic links are never followed.
 """
 
-import itertools
 import os
 import tempfile
 from pathlib import Path
@@ -46,22 +45,3 @@ def is_over(scratch: Path, *, max_bytes: int, max_entries: int) -> bool:
         except FileNotFoundError:
             continue  # the code removed it in between
     return False
-
-
-def remove(scratch: Path) -> None:
-    """Delete the directory and all it holds; its processes must be dead.
-
-    Whatever lies in a subdirectory is first moved up, so that paths stay short however deep the tree was.
-    """
-    names = (f".edge_rl-{number}" for number in itertools.count())
-    while entries := list(os.scandir(scratch)):
-        for entry in entries:
-            if not entry.is_dir(follow_symlinks=False):
-                Path(entry.path).unlink()
-                continue
-            with os.scandir(entry.path) as listing:
-                inner = [Path(child.path) for child in listing]
-            for path in inner:
-                path.rename(scratch / next(name for name in names if not os.path.lexists(scratch / name)))
-            Path(entry.path).rmdir()
-    scratch.rmdir()

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from edge_rl.errors import SandboxError
 from edge_rl.sandbox import scratch
+from edge_rl.sandbox.inside.removal import remove
 from edge_rl.sandbox.inside.worker import HEADER
 from edge_rl.sandbox.limits import Limits, explain_exit
 from edge_rl.types import Execution, ExecutionStatus
@@ -253,7 +254,7 @@ class ProcessSession:
             process.channel.close()
             os.close(process.stdout)
             os.close(process.stderr)
-        scratch.remove(process.scratch)
+        remove(process.scratch)
 
     def __enter__(self) -> "ProcessSession":
         return self

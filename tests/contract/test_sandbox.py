@@ -339,20 +339,25 @@ def test_nothing_outlives_close(full_python: AnyInterpreter) -> None:
 def test_everything_ends_with_the_host() -> None:
     script = (
         "import time\nfrom edge_rl.sandbox import make_interpreter\n"
-        "session = make_interpreter('landlock').open()\nsession.run('x = 1')\n"
-        "print('ready', flush=True)\ntime.sleep(600)\n"
+        "interpreter = make_interpreter('landlock')\nsession = interpreter.open()\n"
+        "session.run('open(chr(97), chr(119)).close()')\n"
+        "print(interpreter.scratch_root, flush=True)\ntime.sleep(600)\n"
     )
     host = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     with host:
         assert host.stdout is not None
-        if host.stdout.readline() != b"ready\n":
+        root = host.stdout.readline().decode().strip()
+        if not root:
             host.kill()
             pytest.skip("no landlock here")
+        assert [entry.name for entry in Path(root).glob("*/*")] == ["a"]
         family = psutil.Process(host.pid).children(recursive=True)
         assert family
         host.send_signal(signal.SIGKILL)
     _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive
+    assert list(Path(root).iterdir()) == []
+    Path(root).rmdir()
 
 
 # --- resources -------------------------------------------------------------------------------------------------------

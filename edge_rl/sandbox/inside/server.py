@@ -28,6 +28,7 @@ from types import FrameType, ModuleType
 from typing import Any, NoReturn
 
 from edge_rl.sandbox.inside import confine, seccomp, worker
+from edge_rl.sandbox.inside.removal import remove
 
 _READY_MODULES = (
     "abc", "ast", "atexit", "base64", "bisect", "calendar", "cmath", "collections", "contextlib", "copy", "csv",
@@ -178,8 +179,17 @@ class _Server:
                     self._open(request, descriptors)
                 else:
                     self._kill(request["session"])
+        self._end()
+
+    def _end(self) -> None:
+        # Whether the host closed the socket or died: its sessions go, and what they wrote.
         for pid in self._children:
             _kill_group(pid)
+        for pid in self._children:
+            os.waitpid(pid, 0)
+        for entry in Path(self._setup.scratch_root).iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                remove(entry)
 
     def _open(self, request: dict[str, Any], descriptors: Sequence[int]) -> None:
         channel, stdout, stderr = descriptors

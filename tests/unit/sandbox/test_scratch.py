@@ -2,6 +2,7 @@ import os
 from pathlib import Path
 
 from edge_rl.sandbox import scratch
+from edge_rl.sandbox.inside.removal import remove
 
 
 def make_deep_tree(root: Path, depth: int, name: str = "d") -> None:
@@ -19,7 +20,7 @@ def test_remove_deletes_a_tree_too_deep_for_paths(tmp_path: Path) -> None:
     victim = tmp_path / "scratch"
     victim.mkdir()
     make_deep_tree(victim, 20, name="d" * 250)  # 5,000 characters: longer than a path may be
-    scratch.remove(victim)
+    remove(victim)
     assert not victim.exists()
 
 
@@ -31,7 +32,7 @@ def test_remove_does_not_follow_links(tmp_path: Path) -> None:
     (victim / "inner").mkdir(parents=True)
     (victim / "link").symlink_to(keep)
     (victim / "inner" / "link").symlink_to(keep)
-    scratch.remove(victim)
+    remove(victim)
     assert (keep / "file").read_text(encoding="utf-8") == "x"
     assert not victim.exists()
 
@@ -41,7 +42,7 @@ def test_remove_survives_names_like_its_own(tmp_path: Path) -> None:
     (victim / "a").mkdir(parents=True)
     (victim / "a" / "b").write_text("inner", encoding="utf-8")
     (victim / ".edge_rl-0").write_text("outer", encoding="utf-8")
-    scratch.remove(victim)
+    remove(victim)
     assert not victim.exists()
 
 
