@@ -35,7 +35,9 @@ class Policy:
         return self.folder / name
 
 
-def make_policy(folder: Path, *, slots: int = 4, packed: bool = True, std: float = 0.05, family: str = "llama") -> Policy:
+def make_policy(
+    folder: Path, *, slots: int = 4, packed: bool = True, std: float = 0.05, family: str = "llama"
+) -> Policy:
     """Return a float32 policy of two layers; its adapter has values of size `std` (0: it changes nothing)."""
     base = make_tiny_model(family).requires_grad_(False)
     plain = copy_of(base)
@@ -62,9 +64,7 @@ class RecordingLearner(Learner):
 
 def gradients_of(model: PeftModel) -> dict[str, torch.Tensor]:
     """Return the gradients of the adapter by name, and forget them."""
-    found = {
-        name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None
-    }
+    found = {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
     model.zero_grad(set_to_none=True)
     return found
 

@@ -6,6 +6,7 @@ folders and torch files (read without pickle code); what the state means is the 
 
 import json
 import os
+import pickle
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -15,11 +16,11 @@ from typing import Any
 
 import torch
 from peft import PeftModel
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from edge_rl.errors import CheckpointError
 from edge_rl.types import Group
-from edge_rl.weights.adapters import load_adapter_weights, save_adapter
+from edge_rl.weights.adapters import load_adapter_weights, replace_folder, save_adapter
 
 _GROUPS = TypeAdapter(list[Group])
 
@@ -63,13 +64,11 @@ def save_checkpoint(
             (scratch / "carried.json").write_bytes(_GROUPS.dump_json(carried))
             content = json.dumps({"step": step, **state}, indent=1)
             (scratch / "state.json").write_text(content, encoding="utf-8")
-            for path in scratch.iterdir():
+            for path in scratch.rglob("*"):
                 if path.is_file():
                     with path.open("rb") as file:
                         os.fsync(file.fileno())
-            scratch.chmod(0o755)
-            shutil.rmtree(target, ignore_errors=True)
-            scratch.rename(target)
+            replace_folder(scratch, target)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     except (OSError, RuntimeError) as error:
@@ -90,7 +89,7 @@ def load_checkpoint(folder: Path, model: PeftModel) -> Checkpoint:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         carried = _GROUPS.validate_json((folder / "carried.json").read_bytes())
         return Checkpoint(step=int(state["step"]), learner=learner, state=state, carried=carried, folder=folder)
-    except (OSError, ValueError, KeyError, RuntimeError, EOFError, ValidationError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise CheckpointError(
             f"cannot read checkpoint {folder}: {error}; delete it to resume from the one before"
         ) from error
@@ -106,7 +105,7 @@ def remove_old_checkpoints(run_dir: Path, *, keep: int) -> None:
     """Delete all but the newest `keep` checkpoints, and what a crash left half-written."""
     for folder in _by_step(run_dir)[:-keep]:
         shutil.rmtree(folder, ignore_errors=True)
-    for folder in (run_dir / "checkpoints").glob(".step-*.partial"):
+    for folder in (run_dir / "checkpoints").glob(".step-*"):
         shutil.rmtree(folder, ignore_errors=True)
 
 

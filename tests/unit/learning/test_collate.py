@@ -19,7 +19,11 @@ def test_collate_of_the_example_in_the_docstring() -> None:
     batch = collate([Row(items=(_item(policy(1, 2)), _item(policy(3))))], pad_token_id=PAD)
     assert batch.token_ids_RS.tolist() == [[7, 8, 1, 2, 3]]
     assert batch.positions_RS.tolist() == [[0, 1, 2, 3, 2]]
-    assert batch.branches_RS.tolist() == [[0, 0, 1, 1, 2]]
+    assert batch.layout.prompt_width == 2
+    assert batch.layout.prompt_length_R.tolist() == [2]
+    assert batch.layout.row_B.tolist() == [0, 0]
+    assert batch.layout.index_BT.tolist() == [[2, 3], [4, 4]]
+    assert batch.layout.is_token_BT.tolist() == [[True, True], [True, False]]
     # the tokens 1 and 3 are both predicted from the last token of the prompt
     assert batch.source_N.tolist() == [1, 2, 1]
     assert batch.target_N.tolist() == [1, 2, 3]
@@ -39,7 +43,11 @@ def test_collate_of_two_rows_with_tool_and_hint_tokens_and_padding() -> None:
     batch = collate(rows, pad_token_id=PAD)
     assert batch.token_ids_RS.tolist() == [[7, 8, 1, 20, 21, 2, 3], [9, 30, 4, PAD, PAD, PAD, PAD]]
     assert batch.positions_RS.tolist() == [[0, 1, 2, 3, 4, 5, 2], [0, 1, 2, 0, 0, 0, 0]]
-    assert batch.branches_RS.tolist() == [[0, 0, 1, 1, 1, 1, 2], [0, 1, 1, -1, -1, -1, -1]]
+    assert batch.layout.prompt_width == 2
+    assert batch.layout.prompt_length_R.tolist() == [2, 1]
+    assert batch.layout.row_B.tolist() == [0, 0, 1]
+    assert batch.layout.index_BT.tolist() == [[2, 3, 4, 5], [6, 6, 6, 6], [1, 2, 2, 2]]
+    assert batch.layout.is_token_BT.sum(dim=1).tolist() == [4, 1, 2]
     assert batch.target_N.tolist() == [1, 2, 3, 4]
     # 2 is predicted from the last tool token, 4 from the hint
     assert batch.source_N.tolist() == [1, 4, 1, 1]
@@ -48,28 +56,6 @@ def test_collate_of_two_rows_with_tool_and_hint_tokens_and_padding() -> None:
     assert batch.place_N.tolist() == [0, 3, 0, 1]
     assert batch.num_places == 4
     assert [item.rollout.token_ids for item in batch.items] == [(1, 20, 21, 2), (3,), (30, 4)]
-
-
-def test_attention_mask_by_hand() -> None:
-    batch = collate(
-        [Row(items=(_item(policy(1, 2)), _item(policy(3)))), Row(items=(_item(policy(4), prompt=(9,)),))],
-        pad_token_id=PAD,
-    )
-    yes, no = True, False
-    expected = [
-        # 7  8    1    2    3
-        [yes, no, no, no, no],
-        [yes, yes, no, no, no],
-        [yes, yes, yes, no, no],
-        [yes, yes, yes, yes, no],
-        [yes, yes, no, no, yes],  # 3 sees the prompt and itself, not its neighbour
-    ]
-    mask_R1SS = batch.attention_mask()
-    assert mask_R1SS.shape == (2, 1, 5, 5)
-    assert mask_R1SS[0, 0].tolist() == expected
-    # no token that is not padding sees padding, and padding sees at least itself
-    assert mask_R1SS[1, 0, :2].tolist() == [[yes, no, no, no, no], [yes, yes, no, no, no]]
-    assert bool(mask_R1SS[1, 0].diagonal().all())
 
 
 def test_scatter_puts_one_value_per_policy_token() -> None:
@@ -132,5 +118,7 @@ def test_nothing_is_lost_between_rollouts_and_microbatches(max_tokens: int) -> N
     found = sorted(
         (item.rollout.prompt.token_ids, item.rollout.token_ids) for batch in collated for item in batch.items
     )
-    assert found == sorted((item.rollout.prompt.token_ids, item.rollout.token_ids) for group in groups for item in group)
+    assert found == sorted(
+        (item.rollout.prompt.token_ids, item.rollout.token_ids) for group in groups for item in group
+    )
     assert all(batch.token_ids_RS.numel() <= max_tokens or len(batch.token_ids_RS) == 1 for batch in collated)

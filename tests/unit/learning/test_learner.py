@@ -277,3 +277,12 @@ def test_the_base_is_never_written(model: Any) -> None:
     after = dict(model.named_parameters())
     assert len(before) > 10
     assert all(torch.equal(after[name], weight) for name, weight in before.items())
+
+
+def test_the_attention_of_the_model_is_as_it_was(model: Any) -> None:
+    """The warm start uses the same model, with masks that the learner's attention does not read."""
+    before = model.get_base_model().config._attn_implementation
+    logits = model(input_ids=torch.tensor([[5, 6, 7]])).logits
+    RecordingLearner(model, _settings()).update(_groups(), policy_version=0)
+    assert model.get_base_model().config._attn_implementation == before
+    assert torch.equal(model(input_ids=torch.tensor([[5, 6, 7]])).logits, logits)

@@ -253,5 +253,7 @@ def test_clip_shares_count_tokens_that_lose_their_gradient() -> None:
 
 
 def test_an_unknown_loss_is_refused() -> None:
-    with pytest.raises(ConfigError, match="learning.loss 'ppo' does not exist; known: dapo, grpo, dr_grpo, gspo, cispo"):
+    with pytest.raises(
+        ConfigError, match="learning.loss 'ppo' does not exist; known: dapo, grpo, dr_grpo, gspo, cispo"
+    ):
         get_loss("ppo")

@@ -62,16 +62,16 @@ class Setting:
         given: dict[str, Any] = {"group_size": 2, "prompts_per_step": 1, "max_tokens": 60, "chunk_tokens": 60}
         self.engine = Recorder(script if callable(script) else lambda key: script)
         self.interpreter = CountingInterpreter()
-        self.collector = Collector(
-            self.engine, self.interpreter, CODEC, RolloutConfig(**(given | settings)), seed=seed
-        )
+        self.collector = Collector(self.engine, self.interpreter, CODEC, RolloutConfig(**(given | settings)), seed=seed)
         self.num_prompts = 0
 
     def prompts(self, count: int) -> list[Prompt]:
         self.num_prompts += count
         return [make_prompt(64, 65, sample_id=f"s{self.num_prompts - count + index}") for index in range(count)]
 
-    def collect(self, carried: Sequence[Group] = (), *, step: int = 0, **options: Any) -> tuple[list[Group], list[Group]]:
+    def collect(
+        self, carried: Sequence[Group] = (), *, step: int = 0, **options: Any
+    ) -> tuple[list[Group], list[Group]]:
         return self.collector.collect(self.prompts, carried, step=step, **options)
 
     def first(self) -> Rollout:

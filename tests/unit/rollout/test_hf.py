@@ -55,7 +55,9 @@ def _check(policy: Policy, requests: Sequence[GenerationRequest], segments: Sequ
 
 
 def _requests(count: int, *, prompts: Sequence[Sequence[int]], **fields: object) -> list[GenerationRequest]:
-    return [make_request(*prompts[index % len(prompts)], key=str(index), seed=index, **fields) for index in range(count)]
+    return [
+        make_request(*prompts[index % len(prompts)], key=str(index), seed=index, **fields) for index in range(count)
+    ]
 
 
 PROMPTS = ((5, 6, 7), (200, 11, 12, 13, 14, 150, 16), (9,), (30, 40, 50, 60, 70))
@@ -128,9 +130,7 @@ def test_stop_when_is_asked_after_watched_tokens_only(policy: Policy) -> None:
 def test_temperatures_may_differ_between_neighbours(policy: Policy) -> None:
     requests = [
         replace(request, temperature=temperature)
-        for request, temperature in zip(
-            _requests(6, prompts=PROMPTS[:2]), (0.0, 1.0, 0.5, 0.0, 2.0, 1.0), strict=True
-        )
+        for request, temperature in zip(_requests(6, prompts=PROMPTS[:2]), (0.0, 1.0, 0.5, 0.0, 2.0, 1.0), strict=True)
     ]
     segments = generate_all(policy.engine, requests)
     _check(policy, requests, segments)

@@ -1,0 +1,177 @@
+"""Mutations of rollout: turns, collector, sampling, cache, engines; see tests/mutate.py."""
+
+TURNS, COLLECTOR = "edge_rl/rollout/turns.py", "edge_rl/rollout/collector.py"
+SAMPLING, CACHE = "edge_rl/rollout/engines/sampling.py", "edge_rl/rollout/engines/slot_cache.py"
+HF, SCRIPTED = "edge_rl/rollout/engines/hf.py", "edge_rl/rollout/engines/scripted.py"
+TEST_TURNS, TEST_COLLECTOR = "tests/unit/rollout/test_turns.py", "tests/unit/rollout/test_collector.py"
+TEST_SAMPLING, TEST_CACHE = "tests/unit/rollout/test_sampling.py", "tests/unit/rollout/test_slot_cache.py"
+TEST_HF, TEST_SCRIPTED = "tests/unit/rollout/test_hf.py", "tests/unit/rollout/test_scripted.py"
+
+MUTATIONS: list[tuple[str, str, str, str]] = [
+    # -- turns
+    (TURNS, r'((?:(?!```).)*)```\s*\Z"', r'(.*)```\s*\Z"', TEST_TURNS),
+    (TURNS, r'```\s*\Z", re.DOTALL)', r'```", re.DOTALL)', TEST_TURNS),
+    (TURNS, r'r"```python[ \t]*\n(', r'r"```(?:python)?[ \t]*\n(', TEST_TURNS),
+    (TURNS, 'if "`" in token', 'if "```" in token', TEST_TURNS),
+    (TURNS, 'body = execution.stdout.rstrip("\\n")', "body = execution.stdout.strip()", TEST_TURNS),
+    (
+        TURNS,
+        "if execution.status is not ExecutionStatus.OK:",
+        "if execution.status is ExecutionStatus.ERROR:",
+        TEST_TURNS,
+    ),
+    (TURNS, 'f"{body}\\n{execution.error}" if body else', "body if body else", TEST_TURNS),
+    (TURNS, "{shorten(body, max_chars)}", "{body}", TEST_TURNS),
+    (TURNS, "if len(text) <= max_chars:", "if len(text) < max_chars:", TEST_TURNS),
+    (TURNS, "head = (max_chars - len(mark)) // 2", "head = max_chars // 2", TEST_TURNS),
+    (TURNS, "text[len(text) - tail :]", "text[len(text) - head :]", TEST_TURNS),
+    (TURNS, "            turns.append([])\n", "            pass\n", TEST_TURNS),
+    # -- collector
+    (COLLECTOR, "under_way = wanted * 2 if is_chunked else wanted", "under_way = wanted", TEST_COLLECTOR),
+    (
+        COLLECTOR,
+        "return finished[:wanted], [*finished[wanted:], *rest]",
+        "return finished[:wanted], rest",
+        TEST_COLLECTOR,
+    ),
+    (
+        COLLECTOR,
+        "missing = max(under_way - len(groups), 0)",
+        "missing = max(wanted - len(finished), 0)",
+        TEST_COLLECTOR,
+    ),
+    (COLLECTOR, "        drawn = first_index\n", "        drawn = 0\n", TEST_COLLECTOR),
+    (COLLECTOR, "            drawn += len(prompts)\n", "", TEST_COLLECTOR),
+    (
+        COLLECTOR,
+        "step - group.born < settings.max_group_age",
+        "step - group.born <= settings.max_group_age",
+        TEST_COLLECTOR,
+    ),
+    (
+        COLLECTOR,
+        "settings.chunk_tokens if is_limited else settings.max_tokens",
+        "settings.chunk_tokens",
+        TEST_COLLECTOR,
+    ),
+    (COLLECTOR, "attempt.budget -= len(segment.token_ids)", "attempt.budget -= 1", TEST_COLLECTOR),
+    (
+        COLLECTOR,
+        "            for attempt in attempts.values():\n                self._close(attempt)\n",
+        "            pass\n",
+        TEST_COLLECTOR,
+    ),
+    (
+        COLLECTOR,
+        "if attempt.stop_reason is None and attempt.budget > 0:",
+        "if attempt.stop_reason is None:",
+        TEST_COLLECTOR,
+    ),
+    (COLLECTOR, "decode([*open_turn, *new_token_ids]", "decode([*new_token_ids]", TEST_COLLECTOR),
+    (
+        COLLECTOR,
+        "min(attempt.budget, self._settings.max_tokens - attempt.num_tokens)",
+        "attempt.budget",
+        TEST_COLLECTOR,
+    ),
+    (COLLECTOR, "temperature=self._settings.temperature", "temperature=1.0", TEST_COLLECTOR),
+    (COLLECTOR, '"rollout", rollout.group_id, rollout.member)', '"rollout", rollout.group_id)', TEST_COLLECTOR),
+    (COLLECTOR, '"rollout", rollout.group_id, rollout.member)', '"rollout", rollout.member)', TEST_COLLECTOR),
+    (COLLECTOR, "tokens = [] if segment.author is Author.TOOL else", "tokens =", TEST_COLLECTOR),
+    (
+        COLLECTOR,
+        "len(attempt.executions) >= settings.max_tool_calls",
+        "len(attempt.executions) > settings.max_tool_calls",
+        TEST_COLLECTOR,
+    ),
+    (
+        COLLECTOR,
+        "if attempt.num_tokens >= settings.max_tokens:",
+        "if attempt.num_tokens > settings.max_tokens:",
+        TEST_COLLECTOR,
+    ),
+    (COLLECTOR, "            self._replay(attempt)\n", "", TEST_COLLECTOR),
+    (COLLECTOR, "[: len(done)]:", ":", TEST_COLLECTOR),
+    (COLLECTOR, "max_chars=self._settings.tool_output_chars", "max_chars=800", TEST_COLLECTOR),
+    (
+        COLLECTOR,
+        "Segment(author=Author.TOOL, token_ids=token_ids)",
+        "Segment(author=Author.HINT, token_ids=token_ids)",
+        TEST_COLLECTOR,
+    ),
+    (COLLECTOR, "frozenset[int]()\n", "fence_token_ids(codec)\n", TEST_COLLECTOR),
+    (COLLECTOR, "step=0, is_chunked=False)", "step=0)", TEST_COLLECTOR),
+    # -- sampling
+    (SAMPLING, '"<QQ", seed, position)', '"<QQ", seed, 0)', TEST_SAMPLING),
+    (SAMPLING, ">> 11) / (1 << 53)", ">> 11) / (1 << 52)", TEST_SAMPLING),
+    (
+        SAMPLING,
+        "logits_BV = logits_BV / scale_B.unsqueeze(1)",
+        "logits_BV = logits_BV * scale_B.unsqueeze(1)",
+        TEST_SAMPLING,
+    ),
+    (
+        SAMPLING,
+        "torch.where(greedy_B, torch.ones_like(temperature_B), temperature_B)",
+        "torch.ones_like(temperature_B)",
+        TEST_SAMPLING,
+    ),
+    (SAMPLING, "if not bool((scale_B == 1).all()):", "if not bool((scale_B == 1).any()):", TEST_SAMPLING),
+    (SAMPLING, "target_B1, right=True).clamp_(", "target_B1, right=False).clamp_(", TEST_SAMPLING),
+    (SAMPLING, "inner_BK[:, -1:], right=True)", "inner_BK[:, -1:], right=False)", TEST_SAMPLING),
+    (
+        SAMPLING,
+        "weights_BNK.sum(dim=2).double().cumsum(dim=1)",
+        "weights_BNK.sum(dim=2).half().cumsum(dim=1).double()",
+        TEST_SAMPLING,
+    ),
+    (SAMPLING, "(target_B1 - lower_B1) / (upper_B1 - lower_B1)", "target_B1 / upper_B1", TEST_SAMPLING),
+    (SAMPLING, "token_B = torch.where(greedy_B, argmax_B, drawn_B)", "token_B = drawn_B", TEST_SAMPLING),
+    (SAMPLING, "- total_B.log()", "", TEST_SAMPLING),
+    (SAMPLING, ".squeeze(1) - top_B).double()", ".squeeze(1)).double()", TEST_SAMPLING),
+    # -- slot cache
+    (CACHE, "[source, :, :length].clone()", "[source, :, :length]", TEST_CACHE),
+    (CACHE, "tensor[targets, :, :length] =", "tensor[targets[:1], :, :length] =", TEST_CACHE),
+    (CACHE, "            store[:] = [None] * len(store)\n", "            pass\n", TEST_CACHE),
+    (CACHE, "grown[:, :, : old.shape[2]] = old", "grown[:, :, : old.shape[2] - 1] = old[:, :, :-1]", TEST_CACHE),
+    (
+        CACHE,
+        "positions_BT.shape[1] == self._length and bool((positions_BT[:, 0] == 0).all())",
+        "positions_BT.shape[1] > 1",
+        TEST_CACHE,
+    ),
+    (
+        CACHE,
+        "return tensor[self._rows_B, :, : self._length]",
+        "return tensor[: len(self._rows_B), :, : self._length]",
+        TEST_CACHE,
+    ),
+    (
+        CACHE,
+        "heads // groups * tokens, size)\n    scores = torch.matmul(query * scaling",
+        "heads // groups * tokens, size)\n    scores = torch.matmul(query",
+        TEST_CACHE,
+    ),
+    (CACHE, "+ attention_mask.unsqueeze(2)", "", TEST_CACHE),
+    # -- engines
+    (HF, "len(self.token_ids) >= request.max_new_tokens:", "len(self.token_ids) > request.max_new_tokens:", TEST_HF),
+    (HF, "return last in request.watch_token_ids and request.stop_when", "return request.stop_when", TEST_HF),
+    (HF, "uniform(slot.request.seed, slot.length)", "uniform(slot.request.seed, len(slot.token_ids))", TEST_HF),
+    (HF, "slot.length - 1 if slot is not None else 0", "slot.length if slot is not None else 0", TEST_HF),
+    (
+        HF,
+        "unread=len(following.token_ids) - len(written) + 1)",
+        "unread=len(following.token_ids) - len(written))",
+        TEST_HF,
+    ),
+    (HF, "> positions_BT.unsqueeze(2)", ">= positions_BT.unsqueeze(2)", TEST_HF),
+    (HF, "[len(tokens) - 1 for tokens in new]", "[width - 1 for tokens in new]", TEST_HF),
+    (HF, "self._cache.copy_row(rows[0], rows[1:], len(prompt))", "pass", TEST_HF),
+    (HF, "            self._cache.copy_row(row, [gap], slot.length)\n", "", TEST_HF),
+    (HF, "        del self._slots[taken:]\n", "", TEST_HF),
+    (HF, "        if following.token_ids[: len(written)] != written:\n", "        if False:\n", TEST_HF),
+    (HF, "by_prompt.setdefault(request.token_ids, [])", "by_prompt.setdefault((*request.token_ids, row), [])", TEST_HF),
+    (SCRIPTED, "for token in reply[: request.max_new_tokens]:", "for token in reply:", TEST_SCRIPTED),
+    (SCRIPTED, "is_watched = token in request.watch_token_ids and", "is_watched =", TEST_SCRIPTED),
+    (SCRIPTED, "policy_version=self._policy_version,", "policy_version=0,", TEST_SCRIPTED),
+]

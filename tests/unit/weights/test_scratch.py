@@ -1,0 +1,74 @@
+"""The copy that generates: base + adapter, rebuilt without drift."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from edge_rl.errors import CheckpointError
+from tests.builders_models import randomise_adapter
+from tests.builders_policies import Policy, make_policy, plain_logprobs
+
+TOKENS = (5, 6, 7, 11, 12, 200, 13)
+
+
+def _difference(policy: Policy) -> float:
+    """Largest difference of log-probabilities between the scratch copy and the adapted model."""
+    ours = plain_logprobs(policy.scratch.model, TOKENS, 1)
+    theirs = plain_logprobs(policy.model, TOKENS, 1)
+    return float((ours - theirs).abs().max())
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_load_makes_the_copy_equal_to_base_plus_adapter(tmp_path: Path, packed: bool) -> None:
+    policy = make_policy(tmp_path, packed=packed, std=0.1)
+    assert _difference(policy) > 0.01
+    policy.scratch.load(policy.save())
+    assert _difference(policy) < 1e-5
+
+
+def test_load_none_gives_the_base(tmp_path: Path) -> None:
+    policy = make_policy(tmp_path, std=0.1)
+    before = plain_logprobs(policy.scratch.model, TOKENS, 1)
+    policy.scratch.load(policy.save())
+    policy.scratch.load(None)
+    with policy.model.disable_adapter():
+        assert _difference(policy) < 1e-5
+    assert torch.equal(plain_logprobs(policy.scratch.model, TOKENS, 1), before)
+
+
+def test_many_loads_do_not_drift(tmp_path: Path) -> None:
+    policy = make_policy(tmp_path, std=0.1)
+    first = policy.save("first")
+    policy.scratch.load(first)
+    expected = plain_logprobs(policy.scratch.model, TOKENS, 1)
+    randomise_adapter(policy.model, std=0.3, seed=7)
+    second = policy.save("second")
+    for _ in range(5):
+        policy.scratch.load(second)
+        policy.scratch.load(first)
+    assert torch.equal(plain_logprobs(policy.scratch.model, TOKENS, 1), expected)
+
+
+def test_the_base_of_the_trained_model_is_never_written(tmp_path: Path) -> None:
+    policy = make_policy(tmp_path, std=0.1)
+    before = {name: value.clone() for name, value in policy.model.state_dict().items()}
+    policy.scratch.load(policy.save())
+    after = policy.model.state_dict()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    shared = {value.data_ptr() for value in after.values()} & {
+        parameter.data_ptr() for parameter in policy.scratch.model.parameters() if parameter.numel()
+    }
+    assert not shared
+
+
+def test_an_adapter_that_lacks_a_matrix_is_refused(tmp_path: Path) -> None:
+    policy = make_policy(tmp_path)
+    folder = policy.save()
+    path = folder / "adapter_model.safetensors"
+    state = load_file(path)
+    missing = next(name for name in state if "layers.1" in name and "lora_B" in name)
+    save_file({name: value for name, value in state.items() if name != missing}, path)
+    with pytest.raises(CheckpointError, match="has no tensor .*it was trained on another base"):
+        policy.scratch.load(folder)
