@@ -286,6 +286,8 @@ class _Parser:
         lower = token.text.lower()
         if lower in DEGREES or lower in PERCENTS:
             return True
+        if token.text == "in" and self._peek(1) is END:
+            return True
         if lower in JOINERS or token.text in ("in", "union", "U") or len(lower) == 1:
             return False
         return lower in UNITS or (token.spaced and len(lower) >= 3)
