@@ -82,6 +82,34 @@ class TaskFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """The rows of one forward and backward pass: each a prompt and the completions that share it."""
+
+    rows: int
+    prompt: int
+    """Tokens."""
+    completions: int = 0
+    """Of a row."""
+    completion: int = 0
+    """Tokens of each."""
+
+    @property
+    def tokens(self) -> int:
+        """All tokens of the pass."""
+        return self.rows * (self.prompt + self.completions * self.completion)
+
+    @property
+    def attended(self) -> int:
+        """Token vectors that attention keeps (learning/attention.py).
+
+        Queries, keys, values and the result of all tokens; the prompt's result; then of each completion queries and result
+        once more, and the keys and values of its prompt and its own.
+        """
+        own = self.completions * (2 * self.completion + 2 * (self.prompt + self.completion))
+        return 4 * self.tokens + self.rows * (self.prompt + own)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """The tokens of one phase of a run."""
 
@@ -168,21 +196,20 @@ def cache_tokens(facts: TaskFacts, max_tokens: int) -> int:
     return -(-(facts.longest_prompt + max_tokens) // CACHE_STEP) * CACHE_STEP
 
 
-def activation_bytes(shape: Shape, tokens: int, rank: int, precision: Precision) -> int:
-    """Return the bytes that autograd keeps for the backward pass over one row of `tokens` tokens.
+def activation_bytes(shape: Shape, layout: Pass, rank: int, precision: Precision) -> int:
+    """Return the bytes that autograd keeps for the backward pass, as torch saves them (a test holds the formula to that).
 
-    Per layer and token, as torch saves it (a test holds the formula to that): the inputs of both norms and what they give
-    (4 x hidden), queries, keys, values and what attention gives (4 x heads x size, keys and values repeated per head), and
-    in the MLP gate, its activation, up and their product (4 x intermediate). An adapter keeps its inner values in float32;
-    in 16 bit it also keeps a float32 copy of its input, and a norm one of its own. The mask is tokens x tokens.
+    Per layer and token: the inputs of both norms and what they give (4 x hidden), and in the MLP gate, its activation, up
+    and their product (4 x intermediate). An adapter keeps its inner values in float32; in 16 bit it also keeps a float32
+    copy of its input, and a norm one of its own. Attention keeps `Pass.attended` times heads x size.
     """
     hidden, attention, inner = shape.hidden, shape.heads * shape.head_dim, shape.intermediate
     if precision.value_bytes == 4:
-        per_token = 4 * 4 * (hidden + attention + inner)
+        per_token = 4 * (4 * hidden + 4 * inner)
     else:
-        per_token = 4 * (7 * hidden + attention + inner) + 2 * (4 * attention + 3 * inner)
-    per_token += 4 * 7 * rank + tokens * precision.value_bytes
-    return shape.layers * tokens * per_token
+        per_token = 4 * (7 * hidden + attention + inner) + 2 * 3 * inner
+    per_token += 4 * 7 * rank
+    return shape.layers * (layout.tokens * per_token + layout.attended * attention * precision.value_bytes)
 
 
 def logits_bytes(shape: Shape, rows: int) -> int:
@@ -190,14 +217,21 @@ def logits_bytes(shape: Shape, rows: int) -> int:
     return 3 * 4 * rows * shape.vocab
 
 
-def pass_tokens(config: Config, facts: TaskFacts) -> int:
-    """Return the most tokens that pass forward and backward at once, in an update or in the warm start."""
-    longest = facts.longest_prompt + config.rollout.max_tokens
-    tokens = max(config.learning.microbatch_tokens, longest)
+def update_pass(config: Config, facts: TaskFacts) -> Pass:
+    """Return what passes forward and backward at once in an update: a microbatch of rows that share their prompts."""
+    length = completion_tokens(config, facts)
+    limit = max(config.learning.microbatch_tokens, facts.prompt_tokens + length)
+    completions = min(config.rollout.group_size, (limit - facts.prompt_tokens) // length)
+    rows = max(1, limit // (facts.prompt_tokens + completions * length))
+    return Pass(rows=rows, prompt=facts.prompt_tokens, completions=completions, completion=length)
+
+
+def warm_start_pass(config: Config, facts: TaskFacts) -> Pass:
+    """Return what passes forward and backward at once in the warm start: whole traces, each a row."""
     if config.warm_start.kind == "none" or not facts.num_traces:
-        return tokens
+        return Pass(rows=0, prompt=0)
     trace = facts.prompt_tokens + facts.trace_tokens
-    return max(tokens, min(config.warm_start.batch_size * trace, max(WARM_START_PASS_TOKENS, trace)))
+    return Pass(rows=min(config.warm_start.batch_size, max(1, WARM_START_PASS_TOKENS // trace)), prompt=trace)
 
 
 def slots_used(config: Config, facts: TaskFacts) -> int:
@@ -216,13 +250,15 @@ def memory_parts(
     """Return the bytes that a run holds at its peak, by part."""
     slots = slots_used(config, facts)
     positions = cache_tokens(facts, config.rollout.max_tokens)
+    warm_start = warm_start_pass(config, facts)
+    passes = (update_pass(config, facts), warm_start)
     return {
         "base": base_bytes(shape, parameters, precision),
         "adapter and optimizer": adapter_bytes(shape, config.model.rank),
         "engine copies": engine_bytes(shape, parameters, family, precision),
         "key-value cache": slots * positions * shape.kv_bytes_per_token(precision.value_bytes),
-        "activations": activation_bytes(shape, pass_tokens(config, facts), config.model.rank, precision),
-        "logits": logits_bytes(shape, max(slots, HEAD_CHUNK)),
+        "activations": max(activation_bytes(shape, layout, config.model.rank, precision) for layout in passes),
+        "logits": logits_bytes(shape, max(slots, HEAD_CHUNK, warm_start.rows * facts.trace_tokens)),
         "program": PROGRAM_BYTES,
     }
 
@@ -272,9 +308,7 @@ def phase_work(config: Config, facts: TaskFacts) -> dict[str, Work]:
     length = completion_tokens(config, facts)
     rollouts = settings.prompts_per_step * settings.group_size
     live = rollouts * LIVE_SHARE * steps * config.learning.epochs
-    # a row holds the prompt once for as many completions as fit
-    per_row = max(1, (config.learning.microbatch_tokens - facts.prompt_tokens) // length)
-    shared_prompt = facts.prompt_tokens / min(per_row, settings.group_size)
+    shared_prompt = facts.prompt_tokens / update_pass(config, facts).completions
     validation = num_validations(config) * facts.num_validation
     samples = config.evaluation.validation_samples
     questions = min(facts.num_test, config.evaluation.max_questions or facts.num_test)

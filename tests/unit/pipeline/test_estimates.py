@@ -4,6 +4,7 @@ from edge_rl.catalog import Shape
 from edge_rl.config import Config, build
 from edge_rl.pipeline.estimates import (
     HEAD_CHUNK,
+    Pass,
     Precision,
     TaskFacts,
     Work,
@@ -19,12 +20,13 @@ from edge_rl.pipeline.estimates import (
     memory_parts,
     num_validations,
     packable_parameters,
-    pass_tokens,
     phase_work,
     slots_used,
     step_tokens,
     task_facts,
     test_rollouts,
+    update_pass,
+    warm_start_pass,
     work_flops,
 )
 from edge_rl.types import Author, Hint, HintKind, Sample, Split, TraceSegment
@@ -93,21 +95,37 @@ def test_logits_are_held_three_times_in_float32() -> None:
     assert logits_bytes(SHAPE, 10) == 10 * 32 * 4 * 3
 
 
-def test_pass_is_a_microbatch_or_what_cannot_be_split() -> None:
-    assert pass_tokens(SETTINGS, FACTS) == 100
-    longer = _config(
-        rollout={"max_tokens": 200, "chunk_tokens": 200},
-        learning={"microbatch_tokens": 100},
-        warm_start={"batch_size": 2},
-    )
-    assert pass_tokens(longer, FACTS) == 250
-    wide_warm_start = _config(learning={"microbatch_tokens": 100}, warm_start={"batch_size": 6})
-    # 6 traces of 30 + 12 tokens; prompt and longest completion have 50 + 128
-    assert pass_tokens(wide_warm_start, FACTS) == 252
-    huge = _config(learning={"microbatch_tokens": 100}, warm_start={"batch_size": 600})
-    assert pass_tokens(huge, FACTS) == 2048
-    without = _config(learning={"microbatch_tokens": 100}, warm_start={"batch_size": 6, "kind": "none"})
-    assert pass_tokens(without, FACTS) == 178
+def test_update_pass_shares_prompts() -> None:
+    # 100 tokens hold a prompt of 30 and 5 completions of 12, but a group has only 4: 78 tokens, one row
+    assert update_pass(SETTINGS, FACTS) == Pass(rows=1, prompt=30, completions=4, completion=12)
+    wide = _config(rollout={"group_size": 4}, learning={"microbatch_tokens": 160})
+    assert update_pass(wide, FACTS) == Pass(rows=2, prompt=30, completions=4, completion=12)
+    # what cannot be split is a pass of its own
+    narrow = _config(learning={"microbatch_tokens": 16})
+    assert update_pass(narrow, FACTS) == Pass(rows=1, prompt=30, completions=1, completion=12)
+
+
+def test_warm_start_pass_holds_whole_traces() -> None:
+    assert warm_start_pass(SETTINGS, FACTS) == Pass(rows=2, prompt=42)
+    # 2048 // 42
+    assert warm_start_pass(_config(warm_start={"batch_size": 600}), FACTS) == Pass(rows=48, prompt=42)
+    assert warm_start_pass(_config(warm_start={"kind": "none"}), FACTS).tokens == 0
+
+
+def test_pass_counts_what_attention_keeps() -> None:
+    row = Pass(rows=2, prompt=30, completions=4, completion=12)
+    assert row.tokens == 2 * 78
+    # a row: 4 * 78, the prompt's result 30, and 4 times (12 queries, 12 results, 42 keys, 42 values)
+    assert row.attended == 2 * (312 + 30 + 4 * 108)
+
+
+def test_activations_by_hand() -> None:
+    row = Pass(rows=1, prompt=3, completions=1, completion=2)
+    # 5 tokens; attention keeps 20 + 3 + 4 + 10 = 37 vectors of 2 * 4 values
+    per_token = 4 * (4 * 8 + 4 * 16) + 4 * 7 * 2
+    assert activation_bytes(SHAPE, row, 2, FULL) == 2 * (5 * per_token + 37 * 8 * 4)
+    per_token = 4 * (7 * 8 + 8 + 16) + 2 * 3 * 16 + 4 * 7 * 2
+    assert activation_bytes(SHAPE, row, 2, HALF) == 2 * (5 * per_token + 37 * 8 * 2)
 
 
 def test_slots_are_those_of_the_widest_phase() -> None:
@@ -129,7 +147,7 @@ def test_memory_parts_add_up_the_formulas() -> None:
     assert parts["engine copies"] == 16_240
     # 21 slots of 128 positions; a position has 2 (k, v) * 2 layers * 1 head * 4 values * 4 bytes
     assert parts["key-value cache"] == 21 * 128 * 64
-    assert parts["activations"] == activation_bytes(SHAPE, 100, 16, FULL)
+    assert parts["activations"] == activation_bytes(SHAPE, update_pass(SETTINGS, FACTS), 16, FULL)
     assert parts["logits"] == logits_bytes(SHAPE, HEAD_CHUNK)
 
 
