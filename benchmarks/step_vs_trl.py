@@ -237,7 +237,7 @@ class TrlSide(TrainerCallback):
         self.dtype = str(base.dtype).removeprefix("torch.")
         self.trainer = GRPOTrainer(
             model=model,
-            reward_funcs=self.reward,
+            reward_funcs=cast(Any, self.reward),  # TRL declares functions, and a bound method is one
             args=GRPOConfig(
                 output_dir=str(folder),
                 max_steps=settings.steps + 1,
@@ -276,9 +276,7 @@ class TrlSide(TrainerCallback):
     ) -> list[float]:
         """Score with TRL's calling convention, and count."""
         texts = [completion[0]["content"] for completion in completions]
-        rewards: list[float | None] = [
-            self._work.reward(text, sample) for text, sample in zip(texts, sample_id, strict=True)
-        ]
+        rewards = [self._work.reward(text, sample) for text, sample in zip(texts, sample_id, strict=True)]
         size = self._work.settings.group_size
         for start in range(0, len(rewards), size):
             group = rewards[start : start + size]
@@ -326,7 +324,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     work = Work(settings=settings, samples=[samples[index % len(samples)] for index in range(needed)])
     is_stand_in = device_of_machine().type == "cpu"
     if is_stand_in:
-        trl_utils._ChunkedLogProbFunction = TorchLogprobs  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+        trl_utils._ChunkedLogProbFunction = TorchLogprobs  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
     with tempfile.TemporaryDirectory() as name:
         ours = OurSide(work, Path(name))
         theirs = TrlSide(work, Path(name) / "trl", ours)

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -302,10 +302,10 @@ def _assign(settings: dict[str, Any], dotted: str, value: Any) -> None:
     *sections, key = dotted.split(".")
     node = settings
     for section in sections:
-        child = node.setdefault(section, {})
+        child: Any = node.setdefault(section, {})
         if not isinstance(child, dict):
             raise ConfigError(f"{dotted}: {section!r} is a value, not a section")
-        node = child  # pyright: ignore[reportUnknownVariableType]
+        node = cast(dict[str, Any], child)
     node[key] = value
 
 

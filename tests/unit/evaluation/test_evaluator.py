@@ -1,6 +1,6 @@
 """The evaluator with a collector and a judge made by hand."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def _collect(prompts: Sequence[Prompt], num_samples: int) -> list[Rollout]:
     return [_rollout(prompt, member) for member in range(num_samples) for prompt in prompts]
 
 
-def _judge(outcomes: dict[str, Sequence[bool | None]]) -> Callable[[Rollout], Verdict]:
+def _judge(outcomes: Mapping[str, Sequence[bool | None]]) -> Callable[[Rollout], Verdict]:
     return lambda rollout: Verdict(correct=outcomes[rollout.prompt.sample_id][rollout.member], reason="by hand")
 
 
