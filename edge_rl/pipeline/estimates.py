@@ -11,26 +11,27 @@ from edge_rl.catalog import Shape
 from edge_rl.config import Config
 from edge_rl.types import Sample, Split
 
-CHARS_PER_TOKEN = 2.5
-"""Of questions and traces full of digits, which most tokenizers split one by one. No tokenizer is loaded for a plan."""
+PROMPT_CHARS_PER_TOKEN = 3.0
+TRACE_CHARS_PER_TOKEN = 2.2
+"""Of the default task with SmolLM2's tokenizer, which splits digits one by one. No tokenizer is loaded for a plan."""
 
-TEMPLATE_TOKENS = 20
+TEMPLATE_TOKENS = 12
 """What a chat template puts around system message and question."""
 
 LIVE_SHARE = 0.65
 """Share of rollouts that enter an update, since groups without a signal are left out. Default task: 0.5 to 0.8."""
 
-ROLLOUT_EFFICIENCY = 0.4
-UPDATE_EFFICIENCY = 0.55
-LLAMA_CPP_EFFICIENCY = 0.8
+EFFICIENCY = {"rollout": 0.35, "evaluation": 0.65, "update": 0.55, "llama_cpp": 0.8}
+"""Shares of the plain matrix-product rate, measured on a CPU only."""
+
 EFFICIENCY_REASONS = {
-    "rollout": "attention, sampling, tool calls and batches that thin out cost time beside the matrix products: "
-    "150 to 280 tokens/s of SmolLM2-135M in float32 on 2 cores at 110 to 130 GFLOP/s",
-    "update": "norms, activations, LoRA's thin products and padding cost time beside the matrix products: "
-    "125 to 150 tokens/s there",
+    "rollout": "the batch of a step thins out, and attention, sampling and tool calls are no matrix products: "
+    "140 tokens/s of SmolLM2-135M in float32 on 2 cores at 110 to 130 GFLOP/s",
+    "evaluation": "the same, but every slot stays filled: 230 to 280 tokens/s there",
+    "update": "norms, activations, LoRA's thin products and padding: 125 to 150 tokens/s there",
     "llama_cpp": "its packed matrices lose little: 390 tokens/s there",
 }
-"""Shares of the plain matrix-product rate, and why they are not 1. Measured on a CPU only."""
+"""Why they are not 1."""
 
 PASS_SECONDS_PER_LAYER = 6e-4
 """On a GPU, starting the kernels of one layer from Python; bounds decoding from below. Estimated, not measured."""
@@ -128,17 +129,19 @@ class Work:
 # -- the samples -------------------------------------------------------------------------------------------------------
 
 
-def count_tokens(text: str) -> int:
+def count_tokens(text: str, chars_per_token: float) -> int:
     """Return about how many tokens a text has."""
-    return math.ceil(len(text) / CHARS_PER_TOKEN)
+    return math.ceil(len(text) / chars_per_token)
 
 
 def task_facts(samples: Sequence[Sample], system: str) -> TaskFacts:
     """Return the samples in numbers."""
-    prompts = [count_tokens(system + sample.question) + TEMPLATE_TOKENS for sample in samples]
+    prompts = [count_tokens(system + sample.question, PROMPT_CHARS_PER_TOKEN) + TEMPLATE_TOKENS for sample in samples]
     train = [sample for sample in samples if sample.split is Split.TRAIN]
     traces = [
-        count_tokens("".join(part.text for part in (*sample.trace, *sample.hints))) for sample in train if sample.trace
+        count_tokens("".join(part.text for part in (*sample.trace, *sample.hints)), TRACE_CHARS_PER_TOKEN)
+        for sample in train
+        if sample.trace
     ]
     return TaskFacts(
         num_train=len(train),

@@ -15,11 +15,9 @@ from edge_rl.catalog import ModelEntry, Shape, resolve_model, shape_of_config
 from edge_rl.config import Config
 from edge_rl.pipeline.assembly import device_of_machine, load_split_samples
 from edge_rl.pipeline.estimates import (
+    EFFICIENCY,
     EFFICIENCY_REASONS,
-    LLAMA_CPP_EFFICIENCY,
     PASS_SECONDS_PER_LAYER,
-    ROLLOUT_EFFICIENCY,
-    UPDATE_EFFICIENCY,
     Precision,
     TaskFacts,
     collected_rollouts,
@@ -247,11 +245,7 @@ def _rates(config: Config, shape: Shape, facts: TaskFacts, place: tuple[torch.de
         "decode_gflops": matmul_gflops(shape, narrow, device, dtype),
         "update_rows": wide,
         "update_gflops": matmul_gflops(shape, wide, device, dtype),
-        "efficiency": {
-            "rollout": ROLLOUT_EFFICIENCY,
-            "update": UPDATE_EFFICIENCY,
-            "llama_cpp": LLAMA_CPP_EFFICIENCY,
-        },
+        "efficiency": EFFICIENCY,
         "reasons": EFFICIENCY_REASONS,
         "pass_seconds": PASS_SECONDS_PER_LAYER * shape.layers if device.type == "cuda" else 0.0,
     }
@@ -270,11 +264,11 @@ def _minutes(
     seconds: dict[str, float] = {}
     for phase, work in phase_work(config, facts).items():
         generate, learn = work_flops(work, shape, config.model.rank)
-        rate, efficiency = rates["decode_gflops"], ROLLOUT_EFFICIENCY
+        rate, efficiency = rates["decode_gflops"], EFFICIENCY["rollout" if phase == "GRPO rollouts" else "evaluation"]
         if phase == "GGUF test":
-            rate, efficiency = rates["cpu_gflops"], LLAMA_CPP_EFFICIENCY
+            rate, efficiency = rates["cpu_gflops"], EFFICIENCY["llama_cpp"]
         generating = max(generate / (rate * efficiency * 1e9), work.passes * rates["pass_seconds"])
-        seconds[phase] = generating + learn / (rates["update_gflops"] * UPDATE_EFFICIENCY * 1e9)
+        seconds[phase] = generating + learn / (rates["update_gflops"] * EFFICIENCY["update"] * 1e9)
     seconds["export"] = 0.0
     if config.export.formats:
         written = sum(BYTES_PER_WEIGHT[name] * parameters for name in ("merged", *config.export.formats))
@@ -341,7 +335,7 @@ def _time_rows(minutes: dict[str, float] | None, rates: dict[str, Any] | None) -
     rows.append(
         f"from matrix products of {rates['decode_gflops']:.0f} GFLOP/s ({rates['decode_rows']} rows) and "
         f"{rates['update_gflops']:.0f} ({rates['update_rows']} rows), measured now, of which rollouts reach "
-        f"{efficiency['rollout']:.0%} and updates {efficiency['update']:.0%}"
+        f"{efficiency['rollout']:.0%}, measurements {efficiency['evaluation']:.0%}, updates {efficiency['update']:.0%}"
     )
     return [("minutes" if index == 0 else "", text) for index, text in enumerate(rows)]
 

@@ -152,7 +152,7 @@ def test_memory_parts_add_up_the_formulas() -> None:
 
 
 def test_samples_in_numbers() -> None:
-    trace = (TraceSegment(author=Author.POLICY, text="a" * 20), TraceSegment(author=Author.TOOL, text="b" * 5))
+    trace = (TraceSegment(author=Author.POLICY, text="a" * 24), TraceSegment(author=Author.TOOL, text="b" * 15))
     hint = Hint(kind=HintKind.DELAYED_CODE, text="c" * 5, position=3)
     samples = [
         Sample(id="1", question="q" * 10, answer="1", trace=trace, hints=(hint,)),
@@ -161,17 +161,17 @@ def test_samples_in_numbers() -> None:
         Sample(id="4", question="q" * 30, answer="1", split=Split.TEST),
     ]
     facts = task_facts(samples, "s" * 10)
-    # at 2.5 characters a token: 20 / 2.5 = 8 and 40 / 2.5 = 16, and 20 of the template
+    # prompts: 20 / 3 -> 7, 3 times 40 / 3 -> 14, and 12 of the template; trace: 44 / 2.2
     assert facts == TaskFacts(
         num_train=2,
         num_validation=1,
         num_test=1,
         num_traces=1,
-        prompt_tokens=34,
-        longest_prompt=36,
-        trace_tokens=12,
+        prompt_tokens=25,
+        longest_prompt=26,
+        trace_tokens=20,
     )
-    assert count_tokens("abc") == 2
+    assert count_tokens("abc", 2.0) == 2
     assert task_facts(samples[1:], "").trace_tokens == 0
 
 
