@@ -31,7 +31,8 @@ BRACE_OR_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\s*\{|\\(?:boxed|fbox)(?![A
 BARE_BOX = re.compile(r"\\(?:boxed|fbox)\s*(-?[A-Za-z0-9.,/]*[A-Za-z0-9]%?)")
 MARKER = re.compile(r"^[ \t>*]*####(?!#)[ \t]*(.*)$", re.MULTILINE)
 HEADING = re.compile(
-    r"^(?:step|part|case)\b|^(?:solution|final answer|answer|explanation|reasoning|conclusion)\b[^0-9]*:?$", re.IGNORECASE
+    r"^(?:step|part|case)\b|^(?:solution|final answer|answer|explanation|reasoning|conclusion)\b[^0-9]*:?$",
+    re.IGNORECASE,
 )
 ANSWER_LABEL = re.compile(r"^(?:the\s+)?(?:final\s+)?answer\s*(?:is|:)\s*", re.IGNORECASE)
 TAG = re.compile(r"<answer>((?:(?!</?answer>).)*)</answer>", re.DOTALL | re.IGNORECASE)
@@ -191,7 +192,9 @@ def _from_spans(text: str, spans: Sequence[Span], route: str, many: bool) -> Com
     rest = text[last.end :]
     if is_withdrawn(rest):
         later = _from_statement(rest)
-        is_new = later.statement is not None and (later.statement.is_claim or not is_withdrawn(later.statement.sentence))
+        is_new = later.statement is not None and (
+            later.statement.is_claim or not is_withdrawn(later.statement.sentence)
+        )
         return later if is_new else Commitment((), "nothing", "the last value was withdrawn")
     offered = [last]
     following = last

@@ -9,9 +9,11 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Generator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from edge_rl.scoring.expressions.nodes import Node, encode, number
 LIMIT_S = 0.8
 """Time of one task; with what runs in the caller a verdict stays within a second."""
 NUM_CHILDREN = max(2, min(8, os.cpu_count() or 2))
+SHORTEST_S = 0.05
 LONGEST_QUEUE_S = 600.0
 
 
@@ -152,15 +155,45 @@ def close_pool() -> None:
         _shared.pool = None
 
 
+class _Budget(threading.local):
+    """Seconds that the proofs of one verdict may still take in this thread; None outside of a verdict."""
+
+    left: float | None = None
+
+
+_budget = _Budget()
+
+
+@contextmanager
+def one_verdict() -> Generator[None]:
+    """Share one limit among all proofs inside: a set of towers costs no more than one of them."""
+    outer, _budget.left = _budget.left, LIMIT_S
+    try:
+        yield
+    finally:
+        _budget.left = outer
+
+
 def prove_equal(left: Node, right: Node) -> dict[str, bool | None]:
     """Return what each algebra says of left = right: {"sympy": ..., "math_verify": ...}; None where it cannot tell.
 
     A time-out is "cannot tell". Raises: VerifierError if the pool itself fails.
     """
+    limit = LIMIT_S if _budget.left is None else _budget.left
+    undecided: dict[str, bool | None] = {"sympy": None, "math_verify": None}
+    if limit < SHORTEST_S:
+        return undecided
+    start = time.monotonic()
+    used = limit
     try:
-        return shared_pool().call("prove", [encode(left), encode(right)])
+        result = shared_pool().call("prove", [encode(left), encode(right)], limit_s=limit)
+        used = min(limit, time.monotonic() - start)
     except TaskTimeoutError:
-        return {"sympy": None, "math_verify": None}
+        return undecided
+    finally:
+        if _budget.left is not None:
+            _budget.left -= used
+    return result
 
 
 atexit.register(close_pool)

@@ -7,7 +7,7 @@ from edge_rl.config import ScoringConfig
 from edge_rl.errors import DataError, EdgeRLError, VerifierError, boundary
 from edge_rl.scoring.calls import read_wanted, write_calls
 from edge_rl.scoring.group_rewards import RewardContext, make_reward
-from edge_rl.scoring.pool import NUM_CHILDREN, start_pool
+from edge_rl.scoring.pool import NUM_CHILDREN, one_verdict, start_pool
 from edge_rl.scoring.verifiers import get_verifier
 from edge_rl.types import Group, Interpreter, Reward, Rollout, Sample, ScoredGroup, StopReason, Verdict
 
@@ -78,7 +78,7 @@ def judge_text(completion: str, sample: Sample, interpreter: Interpreter | None 
     """
     try:
         verifier = get_verifier(sample.kind, interpreter)
-        with boundary(VerifierError, f"verifier {sample.kind}"):
+        with boundary(VerifierError, f"verifier {sample.kind}"), one_verdict():
             return verifier(completion, sample)
     except (VerifierError, DataError) as error:
         return Verdict(correct=None, reason=str(error), route="verifier_failed")

@@ -29,7 +29,7 @@ MEMORY_BYTES = 2 << 30
 JOBS_PER_CHILD = 400
 """A child is replaced after so many jobs: the algebra's caches grow, the process that forks does not."""
 LONGEST_WAIT_S = 3_600.0
-LONGEST_STARVATION = 30.0
+LONGEST_STARVATION = 8.0
 """No job lasts longer than so many times its limit, however busy the machine."""
 RECHECK_S = 0.1
 TASKS: Mapping[str, Callable[[Any], Any]] = {

@@ -1,4 +1,4 @@
-"""Every verifier: accepts its gold, rejects the empty text and everything that does not commit, never raises, answers in time."""
+"""Every verifier accepts its gold, rejects what does not commit, never raises, and answers in time."""
 
 import json
 import os
@@ -79,7 +79,9 @@ def test_verifier_accepts_its_gold_and_rejects_the_empty_text(case: Sample, inte
 
 
 # A program is judged in unit/scoring/test_candidates.py; what a user's function accepts is the user's.
-@pytest.mark.parametrize("case", [case for case in SAMPLES if case.kind not in ("code", "python")], ids=lambda case: case.kind)
+@pytest.mark.parametrize(
+    "case", [case for case in SAMPLES if case.kind not in ("code", "python")], ids=lambda case: case.kind
+)
 def test_verifier_accepts_no_mutation_of_its_gold(case: Sample, interpreter: Interpreter) -> None:
     report = run_cases(mutate_gold(case), interpreter)
     assert report.num_cases == 200
@@ -89,7 +91,16 @@ def test_verifier_accepts_no_mutation_of_its_gold(case: Sample, interpreter: Int
 @pytest.mark.parametrize("case", [case for case in SAMPLES if case.kind != "code"], ids=lambda case: case.kind)
 def test_verifier_never_raises_and_repeats_itself(case: Sample, interpreter: Interpreter) -> None:
     generator = random.Random(0)
-    pieces = [*"0123456789{}()[]\\$^_|,.;:=<>+-*/!% \n", r"\boxed{", "####", "<answer>", "</answer>", r"\frac", r"\sqrt", "```"]
+    pieces = [
+        *"0123456789{}()[]\\$^_|,.;:=<>+-*/!% \n",
+        r"\boxed{",
+        "####",
+        "<answer>",
+        "</answer>",
+        r"\frac",
+        r"\sqrt",
+        "```",
+    ]
     for _ in range(40):
         text = "".join(generator.choices(pieces, k=generator.randint(1, 60)))
         start = time.perf_counter()

@@ -52,15 +52,15 @@ def same_scalar(gold: Node, given: Node) -> Outcome:
     agrees = probe(gold, given)
     if agrees is False:
         return Outcome(False, "digits")
+    if agrees is None and probe(gold, gold) and not probe(given, given):
+        # The gold answer has a value and the completion's none within the bounds: a tower of powers, a hidden zero.
+        return Outcome(False, "no_value")
     proof = prove_equal(gold, given)
     if proof["sympy"] is not None:
         return Outcome(proof["sympy"], "symbolic")
-    # 38 digits that agree, or an algebra that rounds, prove nothing alone; for short expressions both together do.
+    # 60 digits that agree, or an algebra that rounds, prove nothing alone; for short expressions both together do.
     if agrees and proof["math_verify"] and _is_tame(gold) and _is_tame(given):
         return Outcome(True, "digits_and_math_verify")
-    # Not to be evaluated though the gold answer is: the completion gave no usable value.
-    if agrees is None and probe(gold, gold) and not probe(given, given):
-        return Outcome(False, "no_value")
     return Outcome(None, "undecided")
 
 
@@ -68,15 +68,12 @@ def same_elements(gold: Sequence[Node], given: Sequence[Node], same: Callable[[N
     """Return whether two collections have the same elements, order and repetition aside."""
     if max(len(gold), len(given)) > MAX_ELEMENTS:
         return Outcome(False, "too_many_elements")
-    undecided = False
-    for these, others in ((gold, given), (given, gold)):
-        for element in these:
-            outcomes = [same(other, element) for other in others]
-            if not any(outcome.equal for outcome in outcomes):
-                if all(outcome.equal is False for outcome in outcomes):
-                    return Outcome(False, "elements")
-                undecided = True
-    return Outcome(None if undecided else True, "elements")
+    rows = [[same(first, second).equal for second in given] for first in gold]
+    columns = [[row[place] for row in rows] for place in range(len(given))]
+    lines = rows + columns
+    if any(True not in line and None not in line for line in lines):
+        return Outcome(False, "elements")
+    return Outcome(True if all(True in line for line in lines) else None, "elements")
 
 
 def same_in_order(gold: Sequence[Node], given: Sequence[Node], same: Callable[[Node, Node], Outcome]) -> Outcome:
@@ -135,7 +132,7 @@ def _has_infinity(node: Node) -> bool:
 
 
 def _is_tame(node: Node) -> bool:
-    """Whether agreement in 38 digits cannot be a coincidence: few and short constants, no huge or tiny parts."""
+    """Whether agreement in 60 digits cannot be a coincidence: few and short constants, no huge or tiny parts."""
     nodes = list(node.walk())
     bits = sum(child.value.numerator.bit_length() + child.value.denominator.bit_length() for child in nodes)
     return len(nodes) <= 40 and bits <= 160

@@ -1,4 +1,4 @@
-"""Trees at random points with 60 digits: proof that two expressions differ, never proof that they are equal.
+"""Trees at random points with 120 digits: proof that two expressions differ, never proof that they are equal.
 
 Knows no algebra. Values are kept within bounds, so a point that would need a huge number is left out.
 """
@@ -13,10 +13,10 @@ from typing import Any
 from edge_rl.scoring.expressions.nodes import ExpressionError, Node
 
 mpmath: Any = importlib.import_module("mpmath")  # it has no types
-DIGITS = 60
-LARGEST = mpmath.mpf(10) ** 18
-SMALLEST = mpmath.mpf(10) ** -18
-AGREE = mpmath.mpf(10) ** -38
+DIGITS = 120
+LARGEST = mpmath.mpf(10) ** 50
+SMALLEST = mpmath.mpf(10) ** -50
+AGREE = mpmath.mpf(10) ** -60
 DIFFER = mpmath.mpf(10) ** -25
 NUM_POINTS = 8
 LOCK = threading.Lock()
@@ -54,7 +54,7 @@ def probe(left: Node, right: Node) -> bool | None:
 
 
 def constant_value(node: Node) -> Any:
-    """Return the real value of a tree without symbols as an mpf of 60 digits.
+    """Return the real value of a tree without symbols as an mpf of 120 digits.
 
     Raises: ExpressionError if it has none within the bounds.
     """
@@ -71,7 +71,7 @@ def constant_value(node: Node) -> Any:
 def evaluate(node: Node, values: Mapping[str, Any]) -> Any:
     """Return the value of a tree at a point.
 
-    Raises: OutOfBoundsError beyond 1e18; ExpressionError for an operation that has no value.
+    Raises: OutOfBoundsError beyond 1e50; ExpressionError for an operation that has no value.
     """
     if node.op == "number":
         result = mpmath.mpf(node.value.numerator) / node.value.denominator if _is_small(node) else _refuse()
@@ -97,7 +97,7 @@ def _call(node: Node, values: Mapping[str, Any]) -> Any:
         return mpmath.log(arguments[0]) / mpmath.log(arguments[1])
     if node.name not in CALLS or len(arguments) != 1:
         raise ExpressionError(f"{node.name} has no value")
-    if node.name in ("exp", "sinh", "cosh") and abs(mpmath.re(arguments[0])) > 100:
+    if node.name in ("exp", "sinh", "cosh") and abs(mpmath.re(arguments[0])) > 120:
         raise OutOfBoundsError("a value out of bounds")
     # Degrees inside a trigonometric function are an angle, not a unit to be ignored.
     if node.args[0].op == "degree" and node.name in ("sin", "cos", "tan", "cot", "sec", "csc"):
@@ -106,7 +106,7 @@ def _call(node: Node, values: Mapping[str, Any]) -> Any:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    if abs(exponent) > 2_000 or (base and abs(mpmath.log(abs(base)) * exponent) > 100):
+    if abs(exponent) > 2_000 or (base and abs(mpmath.log(abs(base)) * exponent) > 120):
         raise OutOfBoundsError("a value out of bounds")
     return mpmath.power(base, exponent)
 

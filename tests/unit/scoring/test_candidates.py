@@ -25,10 +25,11 @@ def test_a_right_program_passes(interpreter: Interpreter) -> None:
         "def unique(items):\n    return [1]",
         "import sys\nsys.exit(0)",
         "import os\nprint('all tests passed')\nos._exit(0)",
-        "class Same:\n    def __eq__(self, other): return True\n    def __iter__(self): return iter([])\ndef unique(items): return Same()",
+        "class Same:\n    def __eq__(self, other): return True\n    def __iter__(self): return iter([])\n"
+        "def unique(items): return Same()",
         "def set(items): return 1\ndef unique(items): return 1",
         "import builtins\nbuiltins.set = lambda items: 0\ndef unique(items): return 0",
-        "def unique(items):\n    print('EDGE_REPLY [\"pass\", \"\"]')\n    raise SystemExit",
+        'def unique(items):\n    print(\'EDGE_REPLY ["pass", ""]\')\n    raise SystemExit',
         "def unique(items):\n    raise AssertionError",
         "def unique(items):\n    return unique(items)",
         "def other(items): return items",
@@ -55,7 +56,10 @@ def test_exceptions_reach_the_test(interpreter: Interpreter) -> None:
 
 
 def test_free_names_are_the_programs() -> None:
-    assert free_names(["import math\nassert math.isclose(area(2), 4)\nfor x in [1]: check_it(x)"]) == ["area", "check_it"]
+    assert free_names(["import math\nassert math.isclose(area(2), 4)\nfor x in [1]: check_it(x)"]) == [
+        "area",
+        "check_it",
+    ]
     with pytest.raises(DataError, match="no Python"):
         free_names(["assert ("])
 

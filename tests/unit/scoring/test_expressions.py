@@ -6,7 +6,14 @@ from hypothesis import strategies as st
 
 from edge_rl.scoring.expressions.answers import same_answer
 from edge_rl.scoring.expressions.characters import clean_math, clean_text
-from edge_rl.scoring.expressions.exact import TooLargeError, constant_ratio, nth_root, power, rational_value, same_identity
+from edge_rl.scoring.expressions.exact import (
+    TooLargeError,
+    constant_ratio,
+    nth_root,
+    power,
+    rational_value,
+    same_identity,
+)
 from edge_rl.scoring.expressions.intervals import to_intervals
 from edge_rl.scoring.expressions.nodes import ExpressionError, decode, encode
 from edge_rl.scoring.expressions.parser import parse
@@ -52,7 +59,10 @@ def test_text_has_its_exact_value(text: str, value: Fraction | int) -> None:
     assert rational_value(parse(text)) == value
 
 
-@pytest.mark.parametrize("text", [r"25\,00", "1 2", "", "(", r"\frac{1}", "is 5", "5 because 6", "__import__", "x.y()", "1 ? 2", r"\sum_{i} i"])
+@pytest.mark.parametrize(
+    "text",
+    [r"25\,00", "1 2", "", "(", r"\frac{1}", "is 5", "5 because 6", "__import__", "x.y()", "1 ? 2", r"\sum_{i} i"],
+)
 def test_what_is_no_mathematics_is_refused(text: str) -> None:
     with pytest.raises(ExpressionError):
         parse(text)
@@ -137,7 +147,15 @@ def test_answers_are_equal_by_the_rules_of_textbooks(gold: str, given_text: str,
 
 
 @pytest.mark.parametrize(
-    ("text", "count"), [("(0,1]∪[1,2)", 1), ("(0,1)∪(1,2)", 2), ("|x|>1", 2), ("|x|<1", 1), (r"\mathbb{R}\setminus\{1\}", 2), ("]1,2[", 1)]
+    ("text", "count"),
+    [
+        ("(0,1]∪[1,2)", 1),
+        ("(0,1)∪(1,2)", 2),
+        ("|x|>1", 2),
+        ("|x|<1", 1),
+        (r"\mathbb{R}\setminus\{1\}", 2),
+        ("]1,2[", 1),
+    ],
 )
 def test_unions_are_merged_where_they_touch(text: str, count: int) -> None:
     assert len(to_intervals(parse(text, thousands=False))) == count

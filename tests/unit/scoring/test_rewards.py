@@ -49,7 +49,9 @@ def test_length_tanh_takes_its_weight_times_tanh_of_the_excess() -> None:
     settings = {"length_high": 12, "length_scale": 8.0, "length_weight": 0.05}
     assert total("length_tanh", RIGHT, of_length(20), **settings) == pytest.approx(1 - 0.05 * 0.7615941559557649)
     assert total("length_tanh", RIGHT, of_length(12), **settings) == 1.0
-    assert total("length_tanh", RIGHT, of_length(4), **settings, length_low=12) == pytest.approx(1 - 0.05 * 0.7615941559557649)
+    assert total("length_tanh", RIGHT, of_length(4), **settings, length_low=12) == pytest.approx(
+        1 - 0.05 * 0.7615941559557649
+    )
     assert total("length_tanh", WRONG, of_length(20), **settings) == 0.0
 
 
@@ -60,7 +62,9 @@ def test_soft_overlong_grows_over_the_buffer(tokens: int, fine: float) -> None:
     assert total("soft_overlong", WRONG, of_length(tokens), **settings) == pytest.approx(fine)
 
 
-@pytest.mark.parametrize(("tokens", "right", "wrong"), [(0, 1.0, -1.0), (50, 0.75, -0.75), (100, 0.5, -0.5), (300, 0.5, -0.5)])
+@pytest.mark.parametrize(
+    ("tokens", "right", "wrong"), [(0, 1.0, -1.0), (50, 0.75, -0.75), (100, 0.5, -0.5), (300, 0.5, -0.5)]
+)
 def test_cosine_runs_between_its_end_points(tokens: int, right: float, wrong: float) -> None:
     assert total("cosine", RIGHT, of_length(tokens), length_high=100) == pytest.approx(right)
     assert total("cosine", WRONG, of_length(tokens), length_high=100) == pytest.approx(wrong)
@@ -102,7 +106,9 @@ def test_no_shaped_reward_lifts_a_wrong_completion_above_a_right_one(name: str) 
 def context(reward: str, sample: Sample | None = None, **settings: object) -> RewardContext:
     sample = sample or Sample(id="s", question="q", answer="4")
     return RewardContext(
-        samples={"s": sample}, settings=ScoringConfig.model_validate({"reward": reward, **settings}), policy="smollm2-135m"
+        samples={"s": sample},
+        settings=ScoringConfig.model_validate({"reward": reward, **settings}),
+        policy="smollm2-135m",
     )
 
 
@@ -123,7 +129,7 @@ def test_weighted_adds_the_parts_and_keeps_the_order() -> None:
     reward = make_reward(context("weighted", weights={"binary": 1.0, "format": 0.5}, format_weight=0.2))
     marked = make_rollout(policy(1), policy_text=r"\boxed{4}")
     results = reward([marked, marked], [RIGHT, WRONG])
-    # right: 1 + 0.5 * 1.2; wrong: 0.5 * 0.2
+    # the right one gets 1 and half of 1.2, the wrong one half of 0.2
     assert [item.total for item in results] == [pytest.approx(1.6), pytest.approx(0.1)]
     assert all(sum(item.breakdown.values()) == pytest.approx(item.total) for item in results)
 
@@ -153,7 +159,12 @@ def test_a_users_function_that_fails_is_a_verifier_error(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("binry", "did you mean 'binary'"), ("weighted", "scoring.weights"), ("no.py:f", "does not exist"), ("judge", "judge_model is empty")],
+    [
+        ("binry", "did you mean 'binary'"),
+        ("weighted", "scoring.weights"),
+        ("no.py:f", "does not exist"),
+        ("judge", "judge_model is empty"),
+    ],
 )
 def test_a_reward_that_cannot_be_made_says_what_to_do(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -165,7 +176,15 @@ def test_all_named_rewards_are_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "score"), [("Score: 7", 0.7), ("**Score:** nothing", None), ("score: 10", 1.0), ("Score: 3 or Score: 9", None), ("Score: 11", None), ("", None)]
+    ("reply", "score"),
+    [
+        ("Score: 7", 0.7),
+        ("**Score:** nothing", None),
+        ("score: 10", 1.0),
+        ("Score: 3 or Score: 9", None),
+        ("Score: 11", None),
+        ("", None),
+    ],
 )
 def test_a_judges_score_is_read_only_where_there_is_one(reply: str, score: float | None) -> None:
     assert read_score(reply) == score

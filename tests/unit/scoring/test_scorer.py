@@ -34,7 +34,9 @@ def test_tool_output_is_no_commitment() -> None:
         (StopReason.ERROR, (None, None)),
     ],
 )
-def test_the_stop_reason_decides_what_is_judged(stop_reason: StopReason, expected: tuple[bool | None, float | None]) -> None:
+def test_the_stop_reason_decides_what_is_judged(
+    stop_reason: StopReason, expected: tuple[bool | None, float | None]
+) -> None:
     assert score(r"\boxed{4}", stop_reason=stop_reason) == [expected]
 
 
@@ -51,7 +53,7 @@ def test_an_unfinished_group_is_refused() -> None:
 
 def test_gold_check_names_the_sample() -> None:
     gold_check([SAMPLE])
-    with pytest.raises(DataError, match="sample bad: .*does not accept its own answer"):
+    with pytest.raises(DataError, match=r"sample bad: .*does not accept its own answer"):
         gold_check([SAMPLE, Sample(id="bad", question="q", answer="1, 2")])
     with pytest.raises(ConfigError, match="did you mean 'numeric'"):
         gold_check([Sample(id="x", question="q", answer="1", kind="numric")])

@@ -16,7 +16,15 @@ def test_only_strict_json_is_read(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("left", "right", "same"),
-    [(1, Decimal("1.0"), True), (0.05, Decimal("0.05"), True), (True, 1, False), ("1", 1, False), ([1, 2], [2, 1], False), ({"a": 1}, {"a": 1, "b": 2}, False), (None, None, True)],
+    [
+        (1, Decimal("1.0"), True),
+        (0.05, Decimal("0.05"), True),
+        (True, 1, False),
+        ("1", 1, False),
+        ([1, 2], [2, 1], False),
+        ({"a": 1}, {"a": 1, "b": 2}, False),
+        (None, None, True),
+    ],
 )
 def test_values_are_equal_by_value(left: Any, right: Any, same: bool) -> None:
     assert same_value(left, right) is same
@@ -58,7 +66,11 @@ WANTED = '[{"f.g": {"a": [1, 2], "b": ["New York", ""]}}, {"h": {"xs": [[1, 2]]}
     [
         ("[f.g(a=1), h(xs=[1, 2])]", True),
         ("[h(xs=[1, 2]), f.g(a=2, b='new-york')]", True),
-        ('<tool_call>{"name": "f.g", "arguments": {"a": 1}}</tool_call><tool_call>{"name": "h", "arguments": {"xs": [1, 2]}}</tool_call>', True),
+        (
+            '<tool_call>{"name": "f.g", "arguments": {"a": 1}}</tool_call>'
+            '<tool_call>{"name": "h", "arguments": {"xs": [1, 2]}}</tool_call>',
+            True,
+        ),
         ('[{"f.g": {"a": 1}}, {"h": {"xs": [1, 2]}}]', True),
         ("[f.g(a=3), h(xs=[1, 2])]", False),
         ("[f.g(a=1)]", False),
@@ -74,7 +86,9 @@ def test_calls_are_compared_with_alternatives_in_any_order(text: str, right: boo
     assert (calls_problem(calls, read_wanted(WANTED, "s"), {}) is None) is right
 
 
-@pytest.mark.parametrize("text", ["f(**x)", "f(g(1))", "f(a=__import__('os'))", "(" * 100, "lambda: 1", "f", "1 + 1", ""])
+@pytest.mark.parametrize(
+    "text", ["f(**x)", "f(g(1))", "f(a=__import__('os'))", "(" * 100, "lambda: 1", "f", "1 + 1", ""]
+)
 def test_what_is_no_plain_call_is_refused(text: str) -> None:
     assert read_calls(text, {}) is None
 

@@ -22,8 +22,11 @@ def test_verify_is_a_function_and_a_door() -> None:
 
 
 def test_import_is_light() -> None:
-    code = "import edge_rl, edge_rl.scoring.scorer, sys; print([m for m in ('torch', 'transformers', 'sympy') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    names = "('torch', 'transformers', 'sympy')"
+    code = f"import edge_rl, edge_rl.scoring.scorer, sys; print([m for m in {names} if m in sys.modules])"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    )
 
 
 def test_cases_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +54,10 @@ def test_one_completion_and_the_mutations(capsys: pytest.CaptureFixture[str]) ->
     assert "200 cases: 0 false accepts" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("argv", [[], ["--cases", "nowhere.jsonl"], ["--kind", "numeric", "--gold", "5", "--completion", "5", "--options", "[]"]])
+@pytest.mark.parametrize(
+    "argv",
+    [[], ["--cases", "nowhere.jsonl"], ["--kind", "numeric", "--gold", "5", "--completion", "5", "--options", "[]"]],
+)
 def test_a_users_mistake_is_an_edge_error(argv: list[str]) -> None:
     with pytest.raises((ConfigError, DataError)):
         main(argv)
