@@ -90,8 +90,9 @@ def load_checkpoint(folder: Path, model: PeftModel) -> Checkpoint:
         carried = _GROUPS.validate_json((folder / "carried.json").read_bytes())
         return Checkpoint(step=int(state["step"]), learner=learner, state=state, carried=carried, folder=folder)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        reason = " ".join(str(error).split())
         raise CheckpointError(
-            f"cannot read checkpoint {folder}: {error}; delete it to resume from the one before"
+            f"cannot read checkpoint {folder}: {reason}; delete it to resume from the one before"
         ) from error
 
 

@@ -104,7 +104,7 @@ def test_stop_when_is_asked_after_watched_tokens_about_the_new_tokens(engine: En
     assert asked
     for index, (request, segment) in enumerate(zip(requests, segments, strict=True)):
         count = sum(token in watched for token in segment.token_ids)
-        assert count == 1 + index % 3 and segment.token_ids[-1] in watched or len(segment.token_ids) == 24
+        assert (count == 1 + index % 3 and segment.token_ids[-1] in watched) or len(segment.token_ids) == 24
         for token_ids in asked.get(request.key, []):
             assert token_ids[-1] in watched
             assert token_ids == segment.token_ids[: len(token_ids)]
@@ -159,13 +159,13 @@ def test_segments_carry_the_version_that_was_loaded(engine: Engine) -> None:
 
 
 def test_what_a_follow_up_raises_passes_through_and_the_engine_goes_on(engine: Engine) -> None:
-    class Odd(Exception):
+    class OddError(Exception):
         pass
 
     def fail(request: GenerationRequest, segment: Segment) -> GenerationRequest | None:
-        raise Odd
+        raise OddError
 
-    with pytest.raises(Odd):
+    with pytest.raises(OddError):
         engine.generate(_requests(6), fail)
     assert len(generate_all(engine, _requests(6))) == 6
 

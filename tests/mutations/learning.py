@@ -263,8 +263,8 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (SCRATCH, "alpha=scale)", "alpha=1.0)", TEST_SCRATCH),
     (
         SCRATCH,
-        "weight: Tensor = layer.get_base_layer().weight",
-        "weight: Tensor = self._parameters[f'{name}.weight'].data",
+        "weight = cast(Tensor, layer.get_base_layer().weight)",
+        "weight = self._parameters[f'{name}.weight'].data",
         TEST_SCRATCH,
     ),
     (SCRATCH, "    if key not in state:\n", "    if False:\n", TEST_SCRATCH),

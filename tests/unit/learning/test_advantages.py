@@ -111,6 +111,6 @@ def test_advantages_of_a_group_sum_to_zero_and_order_as_the_rewards(name: str) -
 
 def test_an_unknown_estimator_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match="learning.advantage 'gae' does not exist; known: centred, group, batch, rloo"
+        ConfigError, match=r"learning\.advantage 'gae' does not exist; known: centred, group, batch, rloo"
     ):
         get_advantage("gae")

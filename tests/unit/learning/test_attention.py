@@ -117,5 +117,5 @@ def test_a_window_shorter_than_a_sequence_is_refused(window: int | None, is_refu
     if not is_refused:
         attend()
         return
-    with pytest.raises(ConfigError, match="attention window of 6 tokens; lower rollout.max_tokens"):
+    with pytest.raises(ConfigError, match=r"attention window of 6 tokens; lower rollout\.max_tokens"):
         attend()

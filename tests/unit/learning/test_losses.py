@@ -246,14 +246,14 @@ def test_clip_shares_count_tokens_that_lose_their_gradient() -> None:
     # ratios 2, 1.1, 0.5 at A = +1 and the same at A = -1: one of six is clipped high, one low
     ratios = [math.log(ratio) for ratio in (2.0, 1.1, 0.5)]
     _, gradient_BT, metrics = _run("dapo", _inputs([ratios, ratios], [1.0, -1.0]))
-    assert metrics["clip_high"] == pytest.approx(1 / 6, abs=1e-12)
-    assert metrics["clip_low"] == pytest.approx(1 / 6, abs=1e-12)
+    assert metrics["clip_high"] == pytest.approx(1 / 6, abs=1e-7)
+    assert metrics["clip_low"] == pytest.approx(1 / 6, abs=1e-7)
     assert int((gradient_BT == 0).sum()) == 2
     assert metrics["ratio"] == pytest.approx((2.0 + 1.1 + 0.5) / 3, abs=1e-12)
 
 
 def test_an_unknown_loss_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match="learning.loss 'ppo' does not exist; known: dapo, grpo, dr_grpo, gspo, cispo"
+        ConfigError, match=r"learning\.loss 'ppo' does not exist; known: dapo, grpo, dr_grpo, gspo, cispo"
     ):
         get_loss("ppo")

@@ -1,6 +1,7 @@
 """One draw per row, with its exact log-probability."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -152,5 +153,5 @@ def test_uniform_is_even_over_seeds_and_over_positions() -> None:
     # Mean of 4000 numbers: 1/2 with standard deviation 1 / sqrt(12 * 4000) = 0.0046; six of them: false alarm 2e-9.
     for numbers in ([uniform(seed, 7) for seed in range(4000)], [uniform(7, position) for position in range(4000)]):
         assert sum(numbers) / 4000 == pytest.approx(0.5, abs=6 * 0.0046)
-        neighbours = sum((a - 0.5) * (b - 0.5) for a, b in zip(numbers, numbers[1:], strict=False)) / 3999
+        neighbours = sum((a - 0.5) * (b - 0.5) for a, b in pairwise(numbers)) / 3999
         assert neighbours == pytest.approx(0.0, abs=6 / 12 / math.sqrt(3999))

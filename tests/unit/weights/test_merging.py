@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import torch as safetensors_torch
 
 from edge_rl.config import ModelConfig
 from edge_rl.errors import CheckpointError, ExportError
 from edge_rl.weights import merging
 from edge_rl.weights.adapters import attach_adapter, save_adapter
-from edge_rl.weights.loading import load_base
+from edge_rl.weights.loading import load_base, load_tokenizer
 from edge_rl.weights.merging import MergeReport, adapter_facts, check_folder, check_vocabulary, merge
 from tests.builders_models import make_tiny_model, randomise_adapter, save_tiny_model, tiny_config, tiny_tokenizer
 
@@ -46,7 +46,7 @@ def test_merged_folder_is_whole_and_needs_no_adapter_library(tmp_path: Path) -> 
         "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
         "chat_template.jinja",
     }  # fmt: skip
-    assert "lora" not in " ".join(load_file(folder / "model.safetensors"))
+    assert "lora" not in " ".join(safetensors_torch.load_file(folder / "model.safetensors"))
     code = (
         "import sys; sys.modules['peft'] = None\n"
         "from transformers import AutoModelForCausalLM, AutoTokenizer\n"
@@ -60,20 +60,20 @@ def test_merged_folder_is_whole_and_needs_no_adapter_library(tmp_path: Path) -> 
 def test_tied_embedding_is_stored_once_and_stays_tied(tmp_path: Path) -> None:
     config, adapter = _adapter(tmp_path)
     merge(config, adapter, tmp_path / "merged", prompts=PROMPTS)
-    assert "lm_head.weight" not in load_file(tmp_path / "merged" / "model.safetensors")
+    assert "lm_head.weight" not in safetensors_torch.load_file(tmp_path / "merged" / "model.safetensors")
     assert json.loads((tmp_path / "merged" / "config.json").read_text())["tie_word_embeddings"] is True
 
 
 def test_untied_head_is_kept(tmp_path: Path) -> None:
     config, adapter = _adapter(tmp_path, tied=False)
     merge(config, adapter, tmp_path / "merged", prompts=PROMPTS)
-    assert "lm_head.weight" in load_file(tmp_path / "merged" / "model.safetensors")
+    assert "lm_head.weight" in safetensors_torch.load_file(tmp_path / "merged" / "model.safetensors")
 
 
 def test_every_turn_end_is_an_end_token_of_the_merged_model(tmp_path: Path) -> None:
     config, adapter = _adapter(tmp_path)
     path = tmp_path / "base" / "generation_config.json"
-    settings = json.loads(path.read_text()) if path.is_file() else {}
+    settings: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
     path.write_text(json.dumps(settings | {"eos_token_id": 0}))
     merge(config, adapter, tmp_path / "merged", prompts=PROMPTS)
     assert json.loads((tmp_path / "merged" / "generation_config.json").read_text())["eos_token_id"] == [0, 2]
@@ -96,9 +96,9 @@ def test_merge_that_changes_nothing_though_the_adapter_does_is_refused(tmp_path:
 def test_merge_refuses_values_that_are_not_finite(tmp_path: Path) -> None:
     config, adapter = _adapter(tmp_path)
     path = adapter / "adapter_model.safetensors"
-    state = load_file(path)
+    state = safetensors_torch.load_file(path)
     next(iter(state.values()))[0, 0] = float("nan")
-    save_file(state, path)
+    safetensors_torch.save_file(state, path)
     with pytest.raises(ExportError, match="not finite"):
         merge(config, adapter, tmp_path / "merged", prompts=PROMPTS)
 
@@ -107,14 +107,14 @@ def test_merge_refuses_values_that_are_not_finite(tmp_path: Path) -> None:
 def test_merge_keeps_large_weights_out_of_float16(tmp_path: Path, dtype: str, stored: str) -> None:
     config, adapter = _adapter(tmp_path)
     path = tmp_path / "base" / "model.safetensors"
-    state = load_file(path)
+    state = safetensors_torch.load_file(path)
     # a row of the embedding that no prompt uses, so that the logits stay small elsewhere
     state["model.layers.0.self_attn.v_proj.weight"][0, 0] = 7.0e4
     state["model.layers.0.self_attn.o_proj.weight"][:, [0, 16]] = 0.0
-    save_file(state, path, metadata={"format": "pt"})
+    safetensors_torch.save_file(state, path, metadata={"format": "pt"})
     (adapter / "base.json").unlink()
-    randomless = load_file(adapter / "adapter_model.safetensors")
-    save_file(
+    randomless = safetensors_torch.load_file(adapter / "adapter_model.safetensors")
+    safetensors_torch.save_file(
         {name: tensor * ("lora_A" in name) for name, tensor in randomless.items()},
         adapter / "adapter_model.safetensors",
     )
@@ -124,9 +124,9 @@ def test_merge_keeps_large_weights_out_of_float16(tmp_path: Path, dtype: str, st
 def test_merge_refuses_float16_for_large_weights(tmp_path: Path) -> None:
     config, adapter = _adapter(tmp_path)
     path = tmp_path / "base" / "model.safetensors"
-    state = load_file(path)
+    state = safetensors_torch.load_file(path)
     state["model.layers.0.self_attn.v_proj.weight"][0, 0] = 7.0e4
-    save_file(state, path, metadata={"format": "pt"})
+    safetensors_torch.save_file(state, path, metadata={"format": "pt"})
     (adapter / "base.json").unlink()
     with pytest.raises(ExportError, match=r"7e\+04 is beyond float16"):
         merge(config, adapter, tmp_path / "merged", prompts=PROMPTS, dtype="float16")
@@ -166,16 +166,14 @@ def test_base_without_a_chat_template_exports_the_kits_prompt(tmp_path: Path) ->
     config, adapter = _adapter(tmp_path)
     (tmp_path / "base" / "chat_template.jinja").unlink()
     merge(config, adapter, tmp_path / "merged", prompts=PROMPTS)
-    from transformers import AutoTokenizer
-
     from edge_rl.data.prompts import build_prompt
     from edge_rl.types import Sample
 
-    plain, exported = (AutoTokenizer.from_pretrained(tmp_path / name) for name in ("base", "merged"))
+    plain, exported = (load_tokenizer(tiny_config(tmp_path / name)) for name in ("base", "merged"))
     sample = Sample(id="a", question="What is 6 * 7?", answer="42")
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": sample.question}]
-    ids = exported.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
-    assert tuple(ids) == build_prompt(sample, plain, system="Be brief.").token_ids
+    ids = cast(list[int], exported.apply_chat_template(chat, add_generation_prompt=True, return_dict=False))
+    assert tuple(ids) == build_prompt(sample, cast(Any, plain), system="Be brief.").token_ids
 
 
 def test_check_vocabulary_names_a_token_without_a_row() -> None:

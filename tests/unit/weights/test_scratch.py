@@ -13,6 +13,13 @@ from tests.builders_policies import Policy, make_policy, plain_logprobs
 TOKENS = (5, 6, 7, 11, 12, 200, 13)
 
 
+def _policy(folder: Path, *, packed: bool = True) -> Policy:
+    """A policy whose scratch copy is read with a usual attention; the engine's expects the engine's masks."""
+    policy = make_policy(folder, packed=packed, std=0.1)
+    policy.scratch.model.set_attn_implementation("sdpa")
+    return policy
+
+
 def _difference(policy: Policy) -> float:
     """Largest difference of log-probabilities between the scratch copy and the adapted model."""
     ours = plain_logprobs(policy.scratch.model, TOKENS, 1)
@@ -22,14 +29,14 @@ def _difference(policy: Policy) -> float:
 
 @pytest.mark.parametrize("packed", [True, False])
 def test_load_makes_the_copy_equal_to_base_plus_adapter(tmp_path: Path, packed: bool) -> None:
-    policy = make_policy(tmp_path, packed=packed, std=0.1)
+    policy = _policy(tmp_path, packed=packed)
     assert _difference(policy) > 0.01
     policy.scratch.load(policy.save())
     assert _difference(policy) < 1e-5
 
 
 def test_load_none_gives_the_base(tmp_path: Path) -> None:
-    policy = make_policy(tmp_path, std=0.1)
+    policy = _policy(tmp_path)
     before = plain_logprobs(policy.scratch.model, TOKENS, 1)
     policy.scratch.load(policy.save())
     policy.scratch.load(None)
@@ -39,7 +46,7 @@ def test_load_none_gives_the_base(tmp_path: Path) -> None:
 
 
 def test_many_loads_do_not_drift(tmp_path: Path) -> None:
-    policy = make_policy(tmp_path, std=0.1)
+    policy = _policy(tmp_path)
     first = policy.save("first")
     policy.scratch.load(first)
     expected = plain_logprobs(policy.scratch.model, TOKENS, 1)
@@ -52,7 +59,7 @@ def test_many_loads_do_not_drift(tmp_path: Path) -> None:
 
 
 def test_the_base_of_the_trained_model_is_never_written(tmp_path: Path) -> None:
-    policy = make_policy(tmp_path, std=0.1)
+    policy = _policy(tmp_path)
     before = {name: value.clone() for name, value in policy.model.state_dict().items()}
     policy.scratch.load(policy.save())
     after = policy.model.state_dict()
@@ -70,5 +77,5 @@ def test_an_adapter_that_lacks_a_matrix_is_refused(tmp_path: Path) -> None:
     state = load_file(path)
     missing = next(name for name in state if "layers.1" in name and "lora_B" in name)
     save_file({name: value for name, value in state.items() if name != missing}, path)
-    with pytest.raises(CheckpointError, match="has no tensor .*it was trained on another base"):
+    with pytest.raises(CheckpointError, match=r"has no tensor .*it was trained on another base"):
         policy.scratch.load(folder)
