@@ -3,6 +3,7 @@
 The module itself can be called: `edge_rl.train(config)` is its function `train`.
 """
 
+import contextlib
 import json
 import signal
 import sys
@@ -86,7 +87,9 @@ def _main(argv: Sequence[str] | None) -> int:
         plan = make_plan(config)
         print(json.dumps(plan, indent=2) if arguments.json else plan_text(plan))
         return 0
-    run_dir = train(config)
+    # a program that reads the JSON wants nothing else on stdout
+    with contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext():
+        run_dir = train(config)
     if arguments.json:
         print((run_dir / "report.json").read_text(encoding="utf-8"))
     return 0

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from edge_rl.catalog import ModelEntry, resolve_model
-from edge_rl.config import Config
+from edge_rl.config import Config, ModelConfig
 from edge_rl.data.prompts import build_prompt
 from edge_rl.data.seeds import load_samples
-from edge_rl.errors import ExportError, require
+from edge_rl.errors import ConfigError, ExportError, require
 from edge_rl.monitor.metrics import write_text_atomically
 from edge_rl.types import Split
 from edge_rl.weights.gguf import FAMILIES, Format, write_gguf
@@ -31,12 +31,18 @@ BYTES_PER_WEIGHT: dict[str, float] = {"merged": 2.0, "f16": 2.0, "q8_0": 1.0625}
 def check_toolchain(config: Config) -> None:
     """Say before a long training what its export would stumble over at the end.
 
-    Raises: MissingExtraError for a package that is absent; ExportError for a family that has no converter or a full disk.
+    Raises: MissingExtraError for a package that is absent; ConfigError where the file to check is not written; ExportError
+    for a family that has no converter or a full disk.
     """
     if not config.export.formats:
         return
     require("gguf", "export")
     check_installed()
+    if config.export.check_format not in config.export.formats:
+        raise ConfigError(
+            f"export.check_format is {config.export.check_format!r}, but export.formats writes "
+            f"{', '.join(config.export.formats)}; give one of these"
+        )
     entry = resolve_model(config.model.name, allow_large=config.model.allow_large)
     if entry.family and entry.family not in FAMILIES:
         raise ExportError(
@@ -102,12 +108,9 @@ def _export_format(
     folder: Path, format: Format, prompts: Sequence[Sequence[int]], provenance: dict[str, str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Write one GGUF and compare it in llama.cpp; a file that fails does not stay."""
-    from transformers import AutoTokenizer, PreTrainedTokenizerBase
-
     file = folder / f"model-{format}.gguf"
     written = asdict(write_gguf(folder / "merged", file, format, provenance=provenance)) | {"file": file.name}
-    tokenizer = AutoTokenizer.from_pretrained(folder / "merged")
-    assert isinstance(tokenizer, PreTrainedTokenizerBase)
+    tokenizer = load_tokenizer(ModelConfig(name=str(folder / "merged")))
     longest = max(len(prompt) for prompt in prompts) + 64
     try:
         with serve(file, slots=1, context=max(longest, 512)) as server:

@@ -42,6 +42,7 @@ DISK_ERRORS = frozenset(
 def open_run_folder(config: Config) -> Generator[Path]:
     """Hold the run's folder for the length of a `with` block; write config.toml and manifest.json into a new one.
 
+    A folder in which nothing was made yet counts as new: whoever mends a mistake in the settings may keep the name.
     Raises: ConfigError if another process trains there or the folder belongs to other settings; CheckpointError where it
     cannot be written.
     """
@@ -52,7 +53,7 @@ def open_run_folder(config: Config) -> Generator[Path]:
             run_dir.mkdir(parents=True, exist_ok=True)
             lock.acquire()
             path = run_dir / "config.toml"
-            if path.exists():
+            if path.exists() and _has_begun(run_dir):
                 _check_same(config, path)
             else:
                 write_text_atomically(run_dir / "manifest.json", json.dumps(manifest(config), indent=2) + "\n")
@@ -113,6 +114,11 @@ def manifest(config: Config) -> dict[str, Any]:
         "data": {"path": str(data), "sha256": hashlib.sha256(data.read_bytes()).hexdigest() if data.exists() else None},
         "commit": _commit(),
     }
+
+
+def _has_begun(run_dir: Path) -> bool:
+    """Whether anything lies there that the settings decided."""
+    return any((run_dir / name).exists() for name in ("warm_start/adapter", "checkpoints", "eval", "best"))
 
 
 def _check_same(config: Config, path: Path) -> None:
