@@ -22,7 +22,7 @@ from tests.builders_models import make_tiny_model, tiny_tokenizer
 pytestmark = pytest.mark.slow
 
 NUM_STEPS = 4
-KILLED_AT = 2
+KILLED_AT = 3
 
 
 class _Killed(BaseException):
@@ -30,22 +30,22 @@ class _Killed(BaseException):
 
 
 def _save_talkative_model(folder: Path) -> Path:
-    """A random model that ends about every tenth token: its head points the end of turn at the mean hidden state."""
+    """A random model that ends about every fifth token: its head points the end of turn at the mean hidden state."""
     tokenizer = tiny_tokenizer()
     model: Any = make_tiny_model(tied=False)
     with torch.no_grad():
         token_ids = torch.randint(3, 300, (8, 40), generator=torch.Generator().manual_seed(0))
         mean_H = model.get_decoder()(input_ids=token_ids).last_hidden_state.mean(dim=(0, 1))
-        model.get_output_embeddings().weight[tokenizer.eos_token_id] = 4.5 * mean_H / mean_H.square().sum()
+        model.get_output_embeddings().weight[tokenizer.eos_token_id] = 6.0 * mean_H / mean_H.square().sum()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(str(folder))
     return folder
 
 
 def _save_samples(path: Path) -> Path:
-    """Questions that about half of the random completions answer: they want a few e's, of any kind."""
+    """Questions that about half of the random completions answer: no e, and no end that is cut off."""
     splits = ["train"] * 5 + ["validation", "test"]
-    instruction = {"id": "keywords:letter_frequency", "letter": "e", "let_relation": "at least", "let_frequency": 1}
+    instruction = {"id": "keywords:letter_frequency", "letter": "e", "let_relation": "less than", "let_frequency": 1}
     rows = [
         {
             "id": f"s{index}",
@@ -71,9 +71,9 @@ def _config(folder: Path, name: str, *, seed: int = 0) -> Config:
             "data.path": str(folder / "samples.jsonl"),
             "data.system": "",
             "rollout.prompts_per_step": 2,
-            "rollout.group_size": 6,
+            "rollout.group_size": 4,
             "rollout.max_tokens": 24,
-            "rollout.chunk_tokens": 8,
+            "rollout.chunk_tokens": 4,
             "learning.num_steps": NUM_STEPS,
             "learning.learning_rate": 1e-2,
             "warm_start.kind": "none",
@@ -98,7 +98,7 @@ def _let_it_run(_training: Training) -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """An uninterrupted run, one that was killed in its third step and resumed, and one of another seed."""
+    """An uninterrupted run, one that was killed in its last step and resumed, and one of another seed."""
     folder = tmp_path_factory.mktemp("resume")
     _save_talkative_model(folder / "model")
     _save_samples(folder / "samples.jsonl")
@@ -143,9 +143,8 @@ def test_7_the_runs_are_worth_comparing(runs: Mapping[str, Path]) -> None:
         sum(line["learning/live_rollouts"] > 0 for line in metrics) >= 3
     )  # steps were taken, before and after the kill
     carried = json.loads((runs["whole"] / "checkpoints" / f"step-{KILLED_AT}" / "carried.json").read_text())
-    assert carried  # and groups were under way
-    segments = [len(rollout["segments"]) for group in carried for rollout in group["rollouts"]]
-    assert max(segments) >= 1
+    rollouts = [rollout for group in carried for rollout in group["rollouts"]]
+    assert any(rollout["stop_reason"] is None and rollout["segments"] for rollout in rollouts)  # some were under way
 
 
 @pytest.mark.parametrize("step", [KILLED_AT, NUM_STEPS])
@@ -157,7 +156,10 @@ def test_7_adapter_bytes_are_equal(runs: Mapping[str, Path], step: int) -> None:
 
 def test_7_training_moved_the_adapter(runs: Mapping[str, Path]) -> None:
     folder = runs["whole"] / "checkpoints"
-    early, late = ((folder / f"step-{step}" / "adapter" / "adapter_model.safetensors").read_bytes() for step in (2, 4))
+    early, late = (
+        (folder / f"step-{step}" / "adapter" / "adapter_model.safetensors").read_bytes()
+        for step in (KILLED_AT, NUM_STEPS)
+    )
     assert early != late
 
 
@@ -207,13 +209,13 @@ def test_7_the_measured_result_is_equal(runs: Mapping[str, Path]) -> None:
 
 
 def test_12_the_same_seed_gives_the_same_run(runs: Mapping[str, Path]) -> None:
-    """The first two steps of both runs were made from scratch, in folders of their own."""
+    """The first three steps of both runs were made from scratch, in folders of their own."""
     for step in range(KILLED_AT):
         first, second = ((run / "samples" / f"step-{step}.jsonl").read_bytes() for run in runs.values())
         assert first == second
     assert _metrics(runs["whole"])[:KILLED_AT] == _metrics(runs["resumed"])[:KILLED_AT]
-    assert (runs["whole"] / "checkpoints" / "step-2" / "carried.json").read_bytes() == (
-        runs["resumed"] / "checkpoints" / "step-2" / "carried.json"
+    assert (runs["whole"] / "checkpoints" / f"step-{KILLED_AT}" / "carried.json").read_bytes() == (
+        runs["resumed"] / "checkpoints" / f"step-{KILLED_AT}" / "carried.json"
     ).read_bytes()
 
 

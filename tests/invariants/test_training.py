@@ -40,6 +40,14 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Policy:
     return make_policy(tmp_path_factory.mktemp("policy"), std=0.1)
 
 
+@pytest.fixture(scope="module")
+def exact(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    """The same in double precision: what is left of a difference is no rounding of the layers."""
+    made = make_policy(tmp_path_factory.mktemp("exact"), std=0.1, packed=False)
+    made.model.double()
+    return made
+
+
 def _settings(**fields: Any) -> LearningConfig:
     return LearningConfig(**{"microbatch_tokens": 10_000, "warmup_steps": 0, **fields})
 
@@ -67,11 +75,36 @@ def _groups(*, version: int = 0) -> list[ScoredGroup]:
     ]
 
 
-def _assert_equal_gradients(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], *, atol: float) -> None:
+def _carried(model: Any, groups: Sequence[ScoredGroup]) -> list[ScoredGroup]:
+    """The groups with behaviour logprobs of a slightly other policy: the model's own, and up to 0.4 more or less."""
+    generator = torch.Generator().manual_seed(3)
+
+    def shifted(rollout: Rollout) -> Rollout:
+        prompt = rollout.prompt.token_ids
+        own_T = plain_logprobs(model, (*prompt, *rollout.token_ids), len(prompt))
+        old = (own_T + 0.8 * torch.rand(len(own_T), generator=generator) - 0.4).tolist()
+        segments: list[Segment] = []
+        start = 0
+        for segment in rollout.segments:
+            end = start + len(segment.token_ids)
+            is_policy = segment.author is Author.POLICY
+            segments.append(replace(segment, behaviour_logprobs=tuple(old[start:end]) if is_policy else ()))
+            start = end
+        return replace(rollout, segments=tuple(segments))
+
+    return [
+        replace(group, group=make_group([shifted(rollout) for rollout in group.group.rollouts])) for group in groups
+    ]
+
+
+def _assert_equal_gradients(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Equal to 1e-6 of the largest entry of the step."""
     assert found.keys() == expected.keys()
-    assert max(float(gradient.abs().max()) for gradient in expected.values()) > 100 * atol  # no equality of zeros
+    largest = max(float(gradient.abs().max()) for gradient in expected.values())
+    assert largest > 1e-3  # no equality of zeros
     for name, gradient in found.items():
-        torch.testing.assert_close(gradient, expected[name], atol=atol, rtol=0, msg=lambda text, n=name: f"{n}: {text}")
+        difference = float((gradient - expected[name]).abs().max())
+        assert difference < 1e-6 * max(largest, 1.0), name
 
 
 # -- 1: the first step is REINFORCE ----------------------------------------------------------------------------------
@@ -98,42 +131,44 @@ def _reinforce(model: Any, groups: Sequence[ScoredGroup], *, temperature: float 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_1_at_the_first_step_every_ratio_is_1_and_the_gradient_is_that_of_reinforce(
-    tiny: Policy, temperature: float
+    exact: Policy, temperature: float
 ) -> None:
-    learner = RecordingLearner(tiny.model, _settings(), temperature=temperature)
+    learner = RecordingLearner(exact.model, _settings(), temperature=temperature)
     metrics = learner.update(_groups(version=3), policy_version=3)
     assert metrics["loss/ratio"] == pytest.approx(1.0, abs=1e-6)
     assert metrics["loss/clip_high"] == metrics["loss/clip_low"] == 0.0
-    expected = _reinforce(tiny.model, _groups(version=3), temperature=temperature)
-    _assert_equal_gradients(learner.gradients, expected, atol=1e-6)
+    expected = _reinforce(exact.model, _groups(version=3), temperature=temperature)
+    _assert_equal_gradients(learner.gradients, expected)
 
 
 @pytest.mark.parametrize("loss", ["cispo"])
-def test_1_holds_for_every_loss_that_is_a_token_mean(tiny: Policy, loss: str) -> None:
-    learner = RecordingLearner(tiny.model, _settings(loss=loss))
+def test_1_holds_for_every_loss_that_is_a_token_mean(exact: Policy, loss: str) -> None:
+    learner = RecordingLearner(exact.model, _settings(loss=loss))
     learner.update(_groups(), policy_version=0)
-    _assert_equal_gradients(learner.gradients, _reinforce(tiny.model, _groups()), atol=1e-6)
+    _assert_equal_gradients(learner.gradients, _reinforce(exact.model, _groups()))
 
 
 # -- 2: microbatches -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("loss", sorted(LOSSES))
-def test_2_one_batch_equals_microbatches(tiny: Policy, loss: str) -> None:
-    """Old tokens too, so that ratios differ from 1; with the KL term, so that the reference is cut the same way."""
+def test_2_one_batch_equals_microbatches(exact: Policy, loss: str) -> None:
+    """Tokens of an older policy, so that ratios differ from 1; the KL term, so that the reference is cut the same way."""
+    groups = _carried(exact.model, _groups(version=0))
     gradients: list[dict[str, Tensor]] = []
     losses: list[float] = []
     for microbatch_tokens in (10_000, 40, 16):
         learner = RecordingLearner(
-            tiny.model, _settings(loss=loss, microbatch_tokens=microbatch_tokens, kl_coefficient=0.05)
+            exact.model, _settings(loss=loss, microbatch_tokens=microbatch_tokens, kl_coefficient=0.05)
         )
-        metrics = learner.update(_groups(version=0), policy_version=1)
+        metrics = learner.update(groups, policy_version=1)
         gradients.append(learner.gradients)
         losses.append(metrics["loss/value"])
         assert abs(metrics["loss/ratio"] - 1.0) > 1e-3
+        assert loss == "gspo" or min(metrics["loss/clip_high"], metrics["loss/clip_low"]) > 0
     for found, value in zip(gradients[1:], losses[1:], strict=True):
-        assert value == pytest.approx(losses[0], abs=1e-6)
-        _assert_equal_gradients(found, gradients[0], atol=1e-6)
+        assert value == pytest.approx(losses[0], rel=1e-6, abs=1e-6)
+        _assert_equal_gradients(found, gradients[0])
 
 
 def test_2_microbatches_really_differ() -> None:
@@ -177,22 +212,22 @@ def test_3_shared_rows_padding_and_plain_forward_passes_give_the_same_logprobs(t
         sequence = (*rollout.prompt.token_ids, *rollout.token_ids)
         expected = plain_logprobs(tiny.model, sequence, len(rollout.prompt.token_ids))[mask_T].float()
         for found in (shared, alone, padded):
-            torch.testing.assert_close(found[rollout.token_ids], expected, atol=2e-6, rtol=0)
+            torch.testing.assert_close(found[rollout.token_ids], expected, atol=1e-5, rtol=0)
 
 
 def test_3_shared_rows_give_the_same_gradient_as_one_rollout_a_row(
-    tiny: Policy, monkeypatch: pytest.MonkeyPatch
+    exact: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared = RecordingLearner(tiny.model, _settings())
+    shared = RecordingLearner(exact.model, _settings())
     shared.update(_groups(), policy_version=0)
-    alone = RecordingLearner(tiny.model, _settings())
+    alone = RecordingLearner(exact.model, _settings())
     with monkeypatch.context() as context:
         context.setattr(
             "edge_rl.learning.learner.make_rows",
             lambda groups, max_tokens: [Row(items=(item,)) for group in groups for item in group],
         )
         alone.update(_groups(), policy_version=0)
-    _assert_equal_gradients(shared.gradients, alone.gradients, atol=1e-6)
+    _assert_equal_gradients(shared.gradients, alone.gradients)
 
 
 def test_3_the_pad_token_does_not_matter(tiny: Policy) -> None:
@@ -209,8 +244,8 @@ def test_3_the_pad_token_does_not_matter(tiny: Policy) -> None:
     assert torch.equal(one, other)
 
 
-def test_4_the_order_of_groups_and_members_does_not_matter(tiny: Policy) -> None:
-    plain = RecordingLearner(tiny.model, _settings())
+def test_4_the_order_of_groups_and_members_does_not_matter(exact: Policy) -> None:
+    plain = RecordingLearner(exact.model, _settings())
     plain.update(_groups(), policy_version=0)
     turned = [
         replace(
@@ -221,9 +256,9 @@ def test_4_the_order_of_groups_and_members_does_not_matter(tiny: Policy) -> None
         )
         for group in reversed(_groups())
     ]
-    permuted = RecordingLearner(tiny.model, _settings())
+    permuted = RecordingLearner(exact.model, _settings())
     permuted.update(turned, policy_version=0)
-    _assert_equal_gradients(permuted.gradients, plain.gradients, atol=1e-6)
+    _assert_equal_gradients(permuted.gradients, plain.gradients)
 
 
 # -- 5: chunks -------------------------------------------------------------------------------------------------------
@@ -390,17 +425,17 @@ def test_9_tool_and_hint_tokens_have_zero_gradient(tiny: Policy, monkeypatch: py
     assert places == [2, 4, 9, 10]
 
 
-def test_9_what_a_tool_wrote_after_the_last_policy_token_changes_nothing(tiny: Policy) -> None:
+def test_9_what_a_tool_wrote_after_the_last_policy_token_changes_nothing(exact: Policy) -> None:
     found: list[dict[str, Tensor]] = []
     for result in ((30, 31), (50, 60, 70)):
         rollouts = [
             make_rollout(policy(10, 11), tool(*result), prompt=PROMPTS[0]),
             make_rollout(policy(12), prompt=PROMPTS[0]),
         ]
-        learner = RecordingLearner(tiny.model, _settings())
+        learner = RecordingLearner(exact.model, _settings())
         learner.update([make_scored_group([1.0, 0.0], rollouts)], policy_version=0)
         found.append(learner.gradients)
-    _assert_equal_gradients(found[1], found[0], atol=1e-6)
+    _assert_equal_gradients(found[1], found[0])
 
 
 # -- 10: equal rewards -----------------------------------------------------------------------------------------------
@@ -422,8 +457,8 @@ def test_10_groups_with_equal_rewards_make_no_step(tmp_path: Path, advantage: st
 
 
 @pytest.mark.parametrize("loss", sorted(LOSSES))
-def test_10_a_silent_group_adds_nothing_to_the_gradient_of_the_others(tiny: Policy, loss: str) -> None:
-    everything, live = (RecordingLearner(tiny.model, _settings(loss=loss)) for _ in range(2))
+def test_10_a_silent_group_adds_nothing_to_the_gradient_of_the_others(exact: Policy, loss: str) -> None:
+    everything, live = (RecordingLearner(exact.model, _settings(loss=loss)) for _ in range(2))
     everything.update(_groups(), policy_version=0)
     live.update(_groups()[:2], policy_version=0)
-    _assert_equal_gradients(everything.gradients, live.gradients, atol=1e-7)
+    _assert_equal_gradients(everything.gradients, live.gradients)
