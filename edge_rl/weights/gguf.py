@@ -88,15 +88,15 @@ def write_gguf(folder: Path, file: Path, format: Format, *, provenance: Mapping[
     gguf = require("gguf", "export")
     with boundary(ExportError, f"cannot read {folder}"):
         config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        _check_family(config, format)
         tokenizer = cast(PreTrainedTokenizerBase, AutoTokenizer.from_pretrained(folder))
-    _check_family(config, format)
     # beside its place, so that a killed export leaves no half file under the final name
     file.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
     os.close(handle)
     partial = Path(name)
+    writer = gguf.GGUFWriter(partial, config["model_type"])
     try:
-        writer = gguf.GGUFWriter(partial, config["model_type"])
         _add_architecture(writer, config, gguf)
         pre_tokenizer = _add_tokenizer(writer, tokenizer, int(config["vocab_size"]), gguf)
         _add_provenance(writer, provenance, format, gguf)
@@ -110,6 +110,7 @@ def write_gguf(folder: Path, file: Path, format: Format, *, provenance: Mapping[
     except OSError as error:
         raise ExportError(f"cannot write {file}: {error}; free space and export again, the adapter is kept") from error
     finally:
+        writer.close()
         partial.unlink(missing_ok=True)
     with file.open("rb") as written:
         sha256 = hashlib.file_digest(written, "sha256").hexdigest()
@@ -132,8 +133,8 @@ def pre_tokenizer_name(tokenizer: PreTrainedTokenizerBase) -> str:
     state: dict[str, Any] = json.loads(cast(Any, tokenizer).backend_tokenizer.to_str())
     if state["model"]["type"] != "BPE":
         raise ExportError(f"tokenizer of type {state['model']['type']} cannot be converted; only byte-level BPE can")
-    rule = state["pre_tokenizer"] or {"type": "none"}
-    parts = rule["pretokenizers"] if rule["type"] == "Sequence" else [rule]
+    rule: dict[str, Any] = state["pre_tokenizer"] or {"type": "none"}
+    parts: list[dict[str, Any]] = rule["pretokenizers"] if rule["type"] == "Sequence" else [rule]
     key = tuple(_describe(part) for part in parts)
     if key not in PRE_TOKENIZERS:
         raise ExportError(
@@ -164,6 +165,9 @@ def _check_family(config: Mapping[str, Any], format: str) -> None:
         )
     if config.get("use_sliding_window"):
         raise ExportError("a model with a sliding window cannot be converted; use llama.cpp's convert_hf_to_gguf.py")
+    scaling = rope(config)["rope_type"]
+    if scaling not in ("default", "llama3"):
+        raise ExportError(f"rope scaling {scaling!r} cannot be converted; use llama.cpp's convert_hf_to_gguf.py")
     sizes = {key: int(config[key]) for key in ("hidden_size", "intermediate_size")}
     sizes["heads x head_dim"] = int(config["num_attention_heads"]) * head_dim(config)
     odd = {key: size for key, size in sizes.items() if size % QUANT_BLOCK}
@@ -197,11 +201,8 @@ def _add_architecture(writer: Any, config: Mapping[str, Any], gguf: ModuleType) 
     writer.add_rope_dimension_count(head_dim(config))
     settings = rope(config)
     writer.add_rope_freq_base(float(settings["rope_theta"]))
-    if settings["rope_type"] == "default":
-        return
-    if settings["rope_type"] != "llama3":
-        raise ExportError(f"rope scaling {settings['rope_type']!r} cannot be converted; use convert_hf_to_gguf.py")
-    writer.add_tensor("rope_freqs.weight", llama3_rope_factors(settings, head_dim(config)))
+    if settings["rope_type"] == "llama3":
+        writer.add_tensor("rope_freqs.weight", llama3_rope_factors(settings, head_dim(config)))
 
 
 def llama3_rope_factors(settings: Mapping[str, Any], width: int) -> "np.ndarray[Any, np.dtype[np.float32]]":
@@ -324,7 +325,7 @@ def gguf_name(name: str) -> str:
 
 def _stored_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
     for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            names = cast(list[str], file.keys())
+        with cast(Any, safe_open(path, framework="pt")) as file:
+            names: list[str] = file.keys()
             for name in names:
                 yield name, file.get_tensor(name)

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from edge_rl.errors import ExportError, MissingExtraError
+from edge_rl.errors import ExportError, MissingExtraError, require
 
 START_TIMEOUT_S = 600.0
 ANSWER_TIMEOUT_S = 3600.0
@@ -55,14 +55,32 @@ class LlamaServer:
         return self.post("/tokenize", {"content": text, "add_special": True, "parse_special": True})["tokens"]
 
     def greedy(self, token_ids: Sequence[int], max_tokens: int) -> tuple[list[int], list[dict[int, float]]]:
-        """Return the greedy continuation and, per position, the logprobs of the most likely tokens."""
+        """Return the greedy continuation and, per position, the logprobs of the most likely tokens.
+
+        Ends before the first character that spans tokens: llama.cpp reports no probabilities for its parts.
+        """
         body: dict[str, Any] = {"prompt": list(token_ids), "n_predict": max_tokens, "temperature": 0.0, "n_probs": 10}
         answer = self.post("/completion", body | {"return_tokens": True, "cache_prompt": False})
         tops = [
             {int(top["id"]): float(top["logprob"]) for top in position["top_logprobs"]}
-            for position in answer["completion_probabilities"]
+            for position in aligned_probabilities(answer)
         ]
-        return answer["tokens"], tops
+        return answer["tokens"][: len(tops)], tops
+
+
+def aligned_probabilities(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the entries of `completion_probabilities` that belong to the first tokens of an answer, in order.
+
+    llama.cpp leaves out a token that ends inside a character. Such a token never has an entry, so comparing ids finds the
+    first gap for sure; what follows it is not trusted.
+    """
+    entries: list[dict[str, Any]] = answer.get("completion_probabilities", [])
+    aligned: list[dict[str, Any]] = []
+    for token, entry in zip(answer["tokens"], entries, strict=False):
+        if entry["id"] != token:
+            break
+        aligned.append(entry)
+    return aligned
 
 
 @contextmanager
@@ -136,8 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--address-file", type=Path, required=True)
     options = parser.parse_args(arguments)
-    import xllamacpp
-
+    xllamacpp = require("xllamacpp", "export")
     params = xllamacpp.CommonParams()
     params.model.path = str(options.gguf_file)
     params.hostnames = ["127.0.0.1"]

@@ -101,7 +101,9 @@ class ParityReport:
 def token_corpus(special_tokens: Sequence[str], prompts: Sequence[str]) -> list[str]:
     """Return about 200 texts: code, numbers, scripts, white space, special tokens amid text, and given prompts."""
     pairs = [
-        left + joint + right for joint in ("", " ", "\n") for left, right in zip(_PHRASES, _PHRASES[7:], strict=False)
+        left + joint + right
+        for joint, shift in (("", 7), (" ", 5), ("\n", 3), ("", 1), (".", 11))
+        for left, right in zip(_PHRASES, _PHRASES[shift:], strict=False)
     ]
     specials = [f"{token}user\nHi 12{token} tail" for token in special_tokens[:24]]
     return [*_PHRASES, *pairs, *specials, *prompts]
@@ -158,9 +160,9 @@ def _check(report: ParityReport, limits: Limits) -> None:
 
 def _compare_tokens(server: LlamaServer, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Sequence[int]]) -> int:
     rendered = [cast(str, tokenizer.decode(list(prompt), skip_special_tokens=False)) for prompt in prompts]
-    corpus = token_corpus(cast(list[str], tokenizer.all_special_tokens), rendered)
+    corpus = token_corpus(tokenizer.all_special_tokens, rendered)
     for text in corpus:
-        expected = list(cast(list[int], tokenizer.encode(text)))
+        expected = list(tokenizer.encode(text))
         found = server.tokenize(text)
         if found != expected:
             place = next((i for i, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), 0)

@@ -1,8 +1,8 @@
 """From a run folder to checked files, through the door."""
 
-import collections
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,11 +78,15 @@ def test_second_export_leaves_no_file_of_the_first(tmp_path: Path, capsys: pytes
     assert "14 of 14 matrices changed" in capsys.readouterr().out
 
 
+def _keep_rows(weight: Any, num_heads: int) -> Any:
+    return weight
+
+
 @pytest.mark.slow
 def test_file_that_fails_its_check_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from edge_rl.weights import gguf
 
-    monkeypatch.setattr(gguf, "halves_to_interleaved", lambda weight, heads: weight)
+    monkeypatch.setattr(gguf, "halves_to_interleaved", _keep_rows)
     run_dir, _ = _make_run(tmp_path)
     with pytest.raises(ExportError, match="do not use it"):
         export(run_dir, formats=("f16",))
@@ -108,12 +112,15 @@ def test_run_without_an_adapter_is_a_users_mistake(tmp_path: Path, capsys: pytes
     assert "train first" in _failure([str(run_dir)], capsys)
 
 
+def _almost_full(path: Path) -> SimpleNamespace:
+    return SimpleNamespace(free=1000)
+
+
 def test_full_disk_is_told_before_the_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir, config = _make_run(tmp_path)
-    usage = collections.namedtuple("usage", "total used free")(10, 10, 1000)
-    monkeypatch.setattr(exporting.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(exporting.shutil, "disk_usage", _almost_full)
     assert "the adapter is kept" in _failure([str(run_dir)], capsys)
     assert not (run_dir / "export" / "merged").exists()
     with pytest.raises(ExportError, match=r"GB are free"):

@@ -62,7 +62,7 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (ENGINE, '"samplers": ["temperature"],', "", TEST_LLAMA),
     (ENGINE, '"stop": list(stop_texts),', "", TEST_LLAMA),
     (ENGINE, "derive_seed(request.seed, len(prompt)) % 2**32", "0", TEST_LLAMA),
-    (ENGINE, '"logit_bias": [[token, 1e6]]', '"logit_bias": []', TEST_LLAMA),
+    (ENGINE, '        if entry["id"] != token:\n            break\n', "", TEST_LLAMA),
     (EXPORTING, "    if free < needed:\n", "    if False:\n", TEST_EXPORT),
     (EXPORTING, "    _remove_earlier(folder)\n", "", TEST_EXPORT),
 ]

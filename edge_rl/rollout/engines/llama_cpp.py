@@ -1,11 +1,13 @@
 """An engine over a llama.cpp server: measures an exported GGUF with the same collector, tools and verifiers as the model.
 
 Knows the server's /completion call; who starts the server, and from which file, is not its business. The server batches
-what its slots hold, so each slot has a worker here. Sampling is the full distribution at the request's temperature.
+what its slots hold, so each slot has a worker here. Sampling is the full distribution at the request's temperature. The
+draws are seeded, but a sum rounds otherwise with other neighbours in the batch, so a long completion may differ the next
+time.
 
-Two facts about the server shape this file (read in its source and tested): streamed answers lose the tokens of a character
-that spans tokens, so answers are not streamed; and a stop text ends an answer with all its tokens but without the
-log-probabilities of the last ones, so these are asked for once more.
+Two facts about the server shape this file: streamed answers lose the tokens of a character that spans tokens, so answers
+are not streamed; and there are no log-probabilities for the parts of such a character nor for a stop text. Where the server
+reports none the behaviour logprob is NaN: good for measuring, and loud if anyone trained on it.
 """
 
 import json
@@ -38,7 +40,7 @@ class LlamaCppEngine:
     """Continues token sequences in llama.cpp."""
 
     def __init__(self, server: CompletionServer, *, logprobs: bool = True) -> None:
-        """`logprobs` False: faster; every behaviour logprob is NaN then, good for measuring and useless for training."""
+        """`logprobs` False: every behaviour logprob is NaN, and the server need not sort the vocabulary for each token."""
         self._server = server
         self._logprobs = logprobs
         self._policy_version = 0
@@ -125,25 +127,8 @@ class LlamaCppEngine:
                 break
         if not tokens:
             raise EngineError(f"llama.cpp wrote no token for {request.key}: {json.dumps(answer)[:200]}")
-        if not self._logprobs:
-            return tokens, [math.nan] * len(tokens)
-        values = [_logprob(entry) for entry in answer.get("completion_probabilities", [])][: len(tokens)]
-        while len(values) < len(tokens):
-            place = len(values)
-            values.append(self._score([*prompt, *tokens[:place]], tokens[place], request.temperature, slot))
-        return tokens, values
-
-    def _score(self, prompt: Sequence[int], token: int, temperature: float, slot: int) -> float:
-        """The logprob of one given token: force it with a bias; reported are the likelihoods before the bias."""
-        if temperature not in (0.0, 1.0):
-            raise EngineError(
-                f"llama.cpp gives no exact logprobs at temperature {temperature}; use 1 or logprobs=False"
-            )
-        forced = {"n_predict": 1, "temperature": 1.0, "logit_bias": [[token, 1e6]]}
-        answer = self._server.post("/completion", self._body(prompt, slot) | forced)
-        if answer["tokens"] != [token]:
-            raise EngineError(f"llama.cpp wrote {answer['tokens']} where token {token} was forced")
-        return _logprob(answer["completion_probabilities"][0])
+        values = [_logprob(entry) for entry in _aligned(tokens, answer.get("completion_probabilities", []))]
+        return tokens, values + [math.nan] * (len(tokens) - len(values))
 
     def _body(self, prompt: Sequence[int], slot: int) -> dict[str, Any]:
         return {
@@ -168,6 +153,16 @@ class LlamaCppEngine:
                 raise EngineError(f"watched token {token} is no text of its own; llama.cpp cannot stop at it")
             texts.add(self._texts[token])
         return sorted(text for text in texts if not any(other != text and other in text for other in texts))
+
+
+def _aligned(tokens: Sequence[int], entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The entries of the first tokens. A token inside a character never has one, so ids find the first gap for sure."""
+    aligned: list[dict[str, Any]] = []
+    for token, entry in zip(tokens, entries, strict=False):
+        if entry["id"] != token:
+            break
+        aligned.append(entry)
+    return aligned
 
 
 def _logprob(entry: dict[str, Any]) -> float:
