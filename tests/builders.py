@@ -27,7 +27,8 @@ from edge_rl.types import (
 
 def make_sample(sample_id: str = "s", **fields: Any) -> Sample:
     """Return a sample whose answer is 4 unless told otherwise."""
-    return Sample(**{"id": sample_id, "question": "What is 2 + 2?", "answer": "4", **fields})
+    usual: dict[str, Any] = {"id": sample_id, "question": "What is 2 + 2?", "answer": "4"}
+    return Sample(**(usual | fields))
 
 
 def make_prompt(*token_ids: int, sample_id: str = "s") -> Prompt:

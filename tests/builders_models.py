@@ -24,6 +24,7 @@ from transformers import (
 
 from edge_rl.config import ModelConfig
 from edge_rl.weights import gguf as gguf_writer
+from edge_rl.weights.loading import quiet
 
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = (
@@ -120,7 +121,8 @@ def save_tiny_model(
     folder: Path, family: str = "llama", *, seed: int = 0, rows: int | None = None, tied: bool = True
 ) -> Path:
     """Write a tiny model and its tokenizer; return the folder."""
-    cast(Any, make_tiny_model(family, seed=seed, rows=rows, tied=tied)).save_pretrained(folder)
+    with quiet():
+        cast(Any, make_tiny_model(family, seed=seed, rows=rows, tied=tied)).save_pretrained(folder)
     tiny_tokenizer(family).save_pretrained(str(folder))
     return folder
 

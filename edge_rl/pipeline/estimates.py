@@ -242,7 +242,7 @@ def slots_used(config: Config, facts: TaskFacts) -> int:
     rollouts = (
         collected_rollouts(config),
         facts.num_validation * config.evaluation.validation_samples,
-        test_rollouts(config, facts),
+        rollouts_of_test(config, facts),
     )
     return min(config.rollout.slots, max(rollouts))
 
@@ -276,7 +276,7 @@ def collected_rollouts(config: Config) -> int:
     return settings.prompts_per_step * settings.group_size * under_way
 
 
-def test_rollouts(config: Config, facts: TaskFacts) -> int:
+def rollouts_of_test(config: Config, facts: TaskFacts) -> int:
     """Return the completions of the test questions that one checkpoint is measured by."""
     settings = config.evaluation
     questions = min(facts.num_test, settings.max_questions or facts.num_test)
@@ -315,7 +315,7 @@ def phase_work(config: Config, facts: TaskFacts) -> dict[str, Work]:
     validation = num_validations(config) * facts.num_validation
     samples = config.evaluation.validation_samples
     questions = min(facts.num_test, config.evaluation.max_questions or facts.num_test)
-    test = test_rollouts(config, facts)
+    test = rollouts_of_test(config, facts)
     warm = config.warm_start.kind == "sft"
     traces = facts.num_traces * config.warm_start.epochs if warm else 0
     tuned = 2 if warm else 1

@@ -121,7 +121,7 @@ def test_finished_run_is_not_trained_again(finished: Task, capsys: pytest.Captur
 # -- stop and go on ----------------------------------------------------------------------------------------------------
 
 
-def _after_step(number: int, action: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def _after_step(number: int, action: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Do something when step `number` (from 1) was taken."""
     step = Progress.step
 

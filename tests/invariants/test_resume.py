@@ -132,10 +132,6 @@ def _metrics(run_dir: Path) -> list[dict[str, float]]:
     return [{key: value for key, value in line.items() if not key.startswith("seconds/")} for line in lines]
 
 
-def _without_folder(text: str) -> str:
-    return text.replace("/runs/whole", "/runs/X").replace("/runs/broken", "/runs/X")
-
-
 def test_7_the_runs_are_worth_comparing(runs: Mapping[str, Path]) -> None:
     metrics = _metrics(runs["whole"])
     assert [line["step"] for line in metrics] == list(range(NUM_STEPS))

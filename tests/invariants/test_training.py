@@ -7,7 +7,7 @@ Numbers in the names are those of the list of invariants in CONTRIBUTING: 4 stan
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -49,7 +49,12 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> Policy:
 
 
 def _settings(**fields: Any) -> LearningConfig:
-    return LearningConfig(**{"microbatch_tokens": 10_000, "warmup_steps": 0, **fields})
+    usual: dict[str, Any] = {"microbatch_tokens": 10_000, "warmup_steps": 0}
+    return LearningConfig(**(usual | fields))
+
+
+def _one_rollout_a_row(groups: Sequence[Sequence[Item]], *, max_tokens: int) -> list[Row]:
+    return [Row(items=(item,)) for group in groups for item in group]
 
 
 def _groups(*, version: int = 0) -> list[ScoredGroup]:
@@ -57,7 +62,7 @@ def _groups(*, version: int = 0) -> list[ScoredGroup]:
     generator = torch.Generator().manual_seed(0)
 
     def written(count: int) -> Segment:
-        tokens: list[int] = torch.randint(10, 300, (count,), generator=generator).tolist()
+        tokens = cast(list[int], torch.randint(10, 300, (count,), generator=generator).tolist())
         return policy(*tokens, version=version)
 
     first = [
@@ -82,7 +87,7 @@ def _carried(model: Any, groups: Sequence[ScoredGroup]) -> list[ScoredGroup]:
     def shifted(rollout: Rollout) -> Rollout:
         prompt = rollout.prompt.token_ids
         own_T = plain_logprobs(model, (*prompt, *rollout.token_ids), len(prompt))
-        old = (own_T + 0.8 * torch.rand(len(own_T), generator=generator) - 0.4).tolist()
+        old = cast(list[float], (own_T + 0.8 * torch.rand(len(own_T), generator=generator) - 0.4).tolist())
         segments: list[Segment] = []
         start = 0
         for segment in rollout.segments:
@@ -125,7 +130,7 @@ def _reinforce(model: Any, groups: Sequence[ScoredGroup], *, temperature: float 
             logprobs_T = (logits_TV / temperature).log_softmax(-1)[range(len(completion)), list(completion)]
             total = total - (reward - mean) * logprobs_T[torch.tensor(rollout.loss_mask)].sum()
             count += rollout.num_policy_tokens
-    (total / count).backward()  # pyright: ignore[reportUnknownMemberType]
+    (total / count).backward()
     return gradients_of(model)
 
 
@@ -222,10 +227,7 @@ def test_3_shared_rows_give_the_same_gradient_as_one_rollout_a_row(
     shared.update(_groups(), policy_version=0)
     alone = RecordingLearner(exact.model, _settings())
     with monkeypatch.context() as context:
-        context.setattr(
-            "edge_rl.learning.learner.make_rows",
-            lambda groups, max_tokens: [Row(items=(item,)) for group in groups for item in group],
-        )
+        context.setattr("edge_rl.learning.learner.make_rows", _one_rollout_a_row)
         alone.update(_groups(), policy_version=0)
     _assert_equal_gradients(shared.gradients, alone.gradients)
 
@@ -410,7 +412,8 @@ def test_9_tool_and_hint_tokens_have_zero_gradient(tiny: Policy, monkeypatch: py
         output.retain_grad()
         hidden.append(output)
 
-    decoder = tiny.model.get_base_model().get_decoder()
+    base: Any = tiny.model.get_base_model()
+    decoder: Any = base.get_decoder()
     handle = decoder.norm.register_forward_hook(keep)
     try:
         RecordingLearner(tiny.model, _settings()).update(groups, policy_version=0)
@@ -421,7 +424,7 @@ def test_9_tool_and_hint_tokens_have_zero_gradient(tiny: Policy, monkeypatch: py
     reached = hidden_RSH.grad[0].abs().amax(dim=1) > 0
     # row, shorter completion first:  5 6 7 | 40 41 13 32 | 10 30 31 11 12
     # predicted from:        13 from 41; 10 from 7, 11 from 31, 12 from 11
-    places = [index for index, is_reached in enumerate(reached.tolist()) if is_reached]
+    places = cast(list[int], reached.nonzero().flatten().tolist())
     assert places == [2, 4, 9, 10]
 
 

@@ -64,7 +64,7 @@ def test_scatter_puts_one_value_per_policy_token() -> None:
     values_N = torch.tensor([0.1, 0.2, 0.3], requires_grad=True)
     scattered_BT = batch.scatter(values_N, fill=-1.0)
     torch.testing.assert_close(scattered_BT, torch.tensor([[0.1, -1.0, 0.2], [0.3, -1.0, -1.0]]))
-    (scattered_BT * torch.arange(6).view(2, 3)).sum().backward()  # pyright: ignore[reportUnknownMemberType]
+    (scattered_BT * torch.arange(6).view(2, 3)).sum().backward()
     assert values_N.grad is not None
     assert values_N.grad.tolist() == [0.0, 2.0, 3.0]
 

@@ -20,8 +20,13 @@ from tests.builders_policies import RecordingLearner, make_policy, trainable
 PROMPT = (5, 6, 7)
 
 
+def _spoil(gradient: Tensor) -> Tensor:
+    return gradient * math.nan
+
+
 def _settings(**fields: Any) -> LearningConfig:
-    return LearningConfig(**{"warmup_steps": 0, "learning_rate": 1e-2, "microbatch_tokens": 10_000, **fields})
+    usual: dict[str, Any] = {"warmup_steps": 0, "learning_rate": 1e-2, "microbatch_tokens": 10_000}
+    return LearningConfig(**(usual | fields))
 
 
 def _groups() -> list[ScoredGroup]:
@@ -135,7 +140,7 @@ def test_a_skipped_epoch_is_counted_even_if_the_last_one_is_fine(model: Any, mon
         found_N, entropy_N = original(learner, batch)
         calls.append(1)
         if len(calls) == 1:
-            found_N.register_hook(lambda gradient: gradient * math.nan)
+            found_N.register_hook(_spoil)
         return found_N, entropy_N
 
     monkeypatch.setattr(Learner, "logprobs", logprobs)

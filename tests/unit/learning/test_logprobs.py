@@ -29,12 +29,12 @@ def test_head_logprobs_equal_log_softmax_with_gradient(
     hidden_NH, weight_VH, target_N = _given()
     upstream_N = torch.randn(N, generator=torch.Generator().manual_seed(1))
     found_N, entropy_N = head_logprobs(hidden_NH, weight_VH, target_N, temperature=temperature)
-    found_N.backward(upstream_N)  # pyright: ignore[reportUnknownMemberType]
+    found_N.backward(upstream_N)
 
     plain_NH = hidden_NH.detach().clone().double().requires_grad_()
     all_NV = ((plain_NH @ weight_VH.double().T) / temperature).log_softmax(dim=1)
     expected_N = all_NV.gather(1, target_N.unsqueeze(1)).squeeze(1)
-    expected_N.backward(upstream_N.double())  # pyright: ignore[reportUnknownMemberType]
+    expected_N.backward(upstream_N.double())
     assert hidden_NH.grad is not None and plain_NH.grad is not None
     torch.testing.assert_close(found_N, expected_N.float(), atol=3e-6, rtol=0)
     torch.testing.assert_close(hidden_NH.grad, plain_NH.grad.float(), atol=3e-6, rtol=0)
@@ -49,7 +49,7 @@ def test_head_logprobs_of_two_tokens_by_hand() -> None:
     found_N, entropy_N = head_logprobs(hidden_NH, weight_VH, target_N, temperature=1.0)
     assert found_N.item() == pytest.approx(math.log(0.75), abs=1e-6)
     assert entropy_N.item() == pytest.approx(math.log(4.0) - 0.75 * math.log(3.0), abs=1e-6)
-    found_N.sum().backward()  # pyright: ignore[reportUnknownMemberType]
+    found_N.sum().backward()
     assert hidden_NH.grad is not None
     assert hidden_NH.grad.item() == pytest.approx(0.25, abs=1e-6)  # 1 - 3/4
     warm_N, _ = head_logprobs(hidden_NH, weight_VH, target_N, temperature=2.0)
@@ -65,7 +65,7 @@ def test_entropy_carries_no_gradient() -> None:
 def test_head_gets_no_gradient() -> None:
     hidden_NH, weight_VH, target_N = _given()
     weight_VH.requires_grad_()
-    head_logprobs(hidden_NH, weight_VH, target_N, temperature=1.0)[0].sum().backward()  # pyright: ignore[reportUnknownMemberType]
+    head_logprobs(hidden_NH, weight_VH, target_N, temperature=1.0)[0].sum().backward()
     assert weight_VH.grad is None
 
 
@@ -81,7 +81,7 @@ def test_no_tokens_give_no_logprobs_and_a_gradient_of_zero() -> None:
     hidden_NH = torch.randn(0, H, requires_grad=True)
     found_N, entropy_N = head_logprobs(hidden_NH, torch.randn(V, H), torch.empty(0, dtype=torch.long), temperature=1.0)
     assert found_N.shape == entropy_N.shape == (0,)
-    found_N.sum().backward()  # pyright: ignore[reportUnknownMemberType]
+    found_N.sum().backward()
     assert hidden_NH.grad is not None
 
 
@@ -92,5 +92,5 @@ def test_bfloat16_logprobs_are_float32_and_close() -> None:
     logits_NV = (hidden_NH @ weight_VH.T).detach().float()
     expected_N = logits_NV.log_softmax(dim=1).gather(1, target_N.unsqueeze(1)).squeeze(1)
     torch.testing.assert_close(found_N.detach(), expected_N, atol=1e-5, rtol=0)
-    found_N.sum().backward()  # pyright: ignore[reportUnknownMemberType]
+    found_N.sum().backward()
     assert hidden_NH.grad is not None and hidden_NH.grad.dtype == torch.bfloat16

@@ -44,7 +44,7 @@ def _inputs(
 def _run(name: str, given: tuple[LossInputs, Tensor], **settings: float) -> tuple[float, Tensor, dict[str, float]]:
     inputs, logprobs_BT = given
     loss, metrics = get_loss(name)(inputs, LossSettings(**settings))  # pyright: ignore[reportArgumentType]
-    loss.backward()  # pyright: ignore[reportUnknownMemberType]
+    loss.backward()
     assert logprobs_BT.grad is not None
     return float(loss.detach()), logprobs_BT.grad, {key: float(value) for key, value in metrics.items()}
 

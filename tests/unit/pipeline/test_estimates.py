@@ -21,17 +21,15 @@ from edge_rl.pipeline.estimates import (
     num_validations,
     packable_parameters,
     phase_work,
+    rollouts_of_test,
     slots_used,
     step_tokens,
     task_facts,
-    test_rollouts,
     update_pass,
     warm_start_pass,
     work_flops,
 )
 from edge_rl.types import Author, Hint, HintKind, Sample, Split, TraceSegment
-
-test_rollouts.__test__ = False  # pyright: ignore[reportFunctionMemberAccess]  (a function of the package, not a test)
 
 # attention 8 * 4 * 2 * (2 + 1) = 192, MLP 3 * 8 * 16 = 384 a layer; embedding 32 * 8 = 256
 SHAPE = Shape(layers=2, hidden=8, intermediate=16, heads=2, kv_heads=1, head_dim=4, vocab=32)
@@ -130,7 +128,7 @@ def test_activations_by_hand() -> None:
 
 def test_slots_are_those_of_the_widest_phase() -> None:
     # training 2 * 4, validation 3 * 2, test 2 questions 8 times and 5 once
-    assert test_rollouts(SETTINGS, FACTS) == 21
+    assert rollouts_of_test(SETTINGS, FACTS) == 21
     assert slots_used(SETTINGS, FACTS) == 21
     narrow = SETTINGS.model_copy(update={"rollout": SETTINGS.rollout.model_copy(update={"slots": 10})})
     assert slots_used(narrow, FACTS) == 10
@@ -138,6 +136,10 @@ def test_slots_are_those_of_the_widest_phase() -> None:
         update={"rollout": SETTINGS.rollout.model_copy(update={"prompts_per_step": 3, "chunk_tokens": 5})}
     )
     assert slots_used(chunked, FACTS) == 24
+    eight = SETTINGS.model_copy(
+        update={"evaluation": SETTINGS.evaluation.model_copy(update={"samples_per_question": 9})}
+    )
+    assert rollouts_of_test(eight, FACTS) == 63
 
 
 def test_memory_parts_add_up_the_formulas() -> None:

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def _no_weights_no_measuring(monkeypatch: pytest.MonkeyPatch, request: pytest.Fi
 
     for loader in (AutoModelForCausalLM, AutoTokenizer):
         monkeypatch.setattr(loader, "from_pretrained", forbidden)
-    monkeypatch.setattr(plan_module, "matmul_gflops", lambda *arguments: 100.0)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(plan_module, "matmul_gflops", _rate(100.0))
 
 
 def _config(**sections: Any) -> Config:
@@ -67,10 +68,14 @@ def test_plan_has_every_part_and_downloads_nothing() -> None:
         assert word in text
 
 
+def _rate(gflops: float) -> Callable[..., float]:
+    return lambda *_: gflops
+
+
 def test_minutes_follow_the_measured_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     config = _config(model={"name": "smollm2-135m"})
     slow = make_plan(config)["minutes"]
-    monkeypatch.setattr(plan_module, "matmul_gflops", lambda *arguments: 200.0)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(plan_module, "matmul_gflops", _rate(200.0))
     quick = make_plan(config)["minutes"]
     assert quick["GRPO updates"] == pytest.approx(slow["GRPO updates"] / 2)
     assert quick["export"] == slow["export"]
@@ -82,7 +87,7 @@ def test_plan_warns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     bare.write_text(
         "\n".join(json.dumps({k: v for k, v in row.items() if k not in ("trace", "hints")}) for row in rows)
     )
-    monkeypatch.setattr(plan_module, "matmul_gflops", lambda *arguments: 0.5)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(plan_module, "matmul_gflops", _rate(0.5))
     sections = {"rollout": {"prompts_per_step": 2, "group_size": 4}, "data": {"path": str(bare)}}
     warnings = " | ".join(make_plan(_config(model={"name": "qwen-3b"}, **sections))["warnings"])
     for word in ("hours", "a step has 8 rollouts", "no training sample carries a trace", "non-commercial"):
@@ -157,9 +162,10 @@ def _saved_bytes(layers: int, dtype: torch.dtype, layout: Pass, rank: int) -> in
         num_key_value_heads=2,
         vocab_size=128,
         tie_word_embeddings=True,
-        attn_implementation="sdpa",
+        attn_implementation="sdpa",  # pyright: ignore[reportCallIssue]  (a keyword of every transformers config)
     )
-    model: PeftModel = attach_adapter(LlamaForCausalLM(config).to(dtype), ModelConfig(rank=rank), seed=0)
+    base: Any = LlamaForCausalLM(config)
+    model: PeftModel = attach_adapter(base.to(dtype), ModelConfig(rank=rank), seed=0)
     learner = Learner(model, LearningConfig(), temperature=1.0, pad_token_id=0)
     prompt = Prompt(sample_id="s", token_ids=tuple(range(5, 5 + layout.prompt)))
     items = tuple(

@@ -224,7 +224,7 @@ def test_a_long_result_is_shortened() -> None:
 
     setting = Setting((*tokens(CALL), *EOS), tool_output_chars=40, max_tokens=90, chunk_tokens=90)
     sessions = [Talkative(), Talkative()]
-    setting.interpreter.open = lambda: sessions.pop()  # pyright: ignore[reportAttributeAccessIssue]
+    setting.interpreter.open = lambda: sessions.pop()
     result = setting.first().text.removeprefix(CALL)
     assert result == f"\n```output\n{'y' * 17}\n...\n{'y' * 18}\n```\n"
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -54,7 +55,7 @@ def _check(policy: Policy, requests: Sequence[GenerationRequest], segments: Sequ
         assert segment.policy_version == 1
 
 
-def _requests(count: int, *, prompts: Sequence[Sequence[int]], **fields: object) -> list[GenerationRequest]:
+def _requests(count: int, *, prompts: Sequence[Sequence[int]], **fields: Any) -> list[GenerationRequest]:
     return [
         make_request(*prompts[index % len(prompts)], key=str(index), seed=index, **fields) for index in range(count)
     ]

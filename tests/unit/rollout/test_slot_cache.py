@@ -75,6 +75,7 @@ def test_slot_cache_copies_only_the_length_that_is_asked_for() -> None:
 def test_slot_cache_keeps_its_content_when_it_grows() -> None:
     cache = SlotCache(num_layers=1, slots=1)
     content = _new(1, 200, seed=0)
+    keys = torch.empty(0)
     for place in range(200):
         keys, _ = _write(cache, [0], [place], content[:, :, place : place + 1], prefix=True)
     assert torch.equal(keys, content)

@@ -130,14 +130,15 @@ def test_check_draws_the_line_at_the_limits() -> None:
     }  # fmt: skip
     check = parity._check  # pyright: ignore[reportPrivateUsage]
     check(ParityReport(**facts), limits)
-    for change in (
+    changes: list[dict[str, Any]] = [
         {"top1_agreement": 0.969},
         {"mean_logprob_gap": 0.021},
         {"max_logprob_gap": 0.26},
         {"max_logprob_gap": math.nan},
-    ):
+    ]
+    for change in changes:
         with pytest.raises(ExportError, match="do not use it"):
-            check(ParityReport(**{**facts, **change}), limits)
+            check(ParityReport(**(facts | change)), limits)
 
 
 def test_token_corpus_is_large_and_holds_specials_and_prompts() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import torch as safetensors_torch
 
 from edge_rl.errors import CheckpointError
 from tests.builders_models import randomise_adapter
@@ -74,8 +74,8 @@ def test_an_adapter_that_lacks_a_matrix_is_refused(tmp_path: Path) -> None:
     policy = make_policy(tmp_path)
     folder = policy.save()
     path = folder / "adapter_model.safetensors"
-    state = load_file(path)
+    state = safetensors_torch.load_file(path)
     missing = next(name for name in state if "layers.1" in name and "lora_B" in name)
-    save_file({name: value for name, value in state.items() if name != missing}, path)
+    safetensors_torch.save_file({name: value for name, value in state.items() if name != missing}, path)
     with pytest.raises(CheckpointError, match=r"has no tensor .*it was trained on another base"):
         policy.scratch.load(folder)
