@@ -24,6 +24,8 @@ from edge_rl.errors import ExportError, MissingExtraError, require
 START_TIMEOUT_S = 600.0
 ANSWER_TIMEOUT_S = 3600.0
 """Both only end a hang: a server that dies closes its connections at once. A shared machine may be very slow."""
+SPARE_TOKENS = 16
+"""The server ends an answer one token before its slot is full."""
 
 
 class LlamaServer:
@@ -159,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     params.model.path = str(options.gguf_file)
     params.hostnames = ["127.0.0.1"]
     params.n_parallel = options.slots
-    params.n_ctx = options.slots * options.context
+    params.n_ctx = options.slots * (options.context + SPARE_TOKENS)
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options.threads
     params.n_threads_http = options.slots + 2
     params.cache_ram_mib = 0  # the default keeps up to 8 GB of old prompts

@@ -252,6 +252,11 @@ def test_engine_refuses_an_adapter(server: LlamaServer) -> None:
         LlamaCppEngine(server).load_adapter(Path("adapter"), policy_version=1)
 
 
+def test_engine_fills_a_slot_to_its_last_token(server: LlamaServer) -> None:
+    request = _request(max_new_tokens=256 - len(PROMPT), stop_token_ids=frozenset())
+    assert len(generate_all(LlamaCppEngine(server), [request])[0].token_ids) == 256 - len(PROMPT)
+
+
 def test_engine_says_that_a_prompt_is_too_long(server: LlamaServer) -> None:
     with pytest.raises(ExportError, match=r"llama\.cpp refused /completion"):
         generate_all(LlamaCppEngine(server), [_request(token_ids=(40,) * 400)])
