@@ -64,15 +64,13 @@ def read_wanted(answer: str, sample_id: str) -> list[Call]:
     except ValueError as error:
         raise DataError(f"sample {sample_id}: the answer is no JSON list of calls: {error}") from None
     wanted: list[Call] = []
-    for item in cast("list[Any]", value if isinstance(value, list) else [value]):
+    items: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [value]
+    for item in items:
         if isinstance(item, str):
             calls = _from_python(item, {})
-        elif isinstance(item, Mapping) and "name" not in item and len(cast("Mapping[str, Any]", item)) == 1:
-            name, arguments = next(iter(cast("Mapping[str, Any]", item).items()))
-            if isinstance(arguments, Mapping) and all(isinstance(options, list) for options in arguments.values()):  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType, reportUnknownVariableType]
-                wanted.append(Call(name, cast("Mapping[str, Any]", arguments)))
-                continue
-            calls = _from_json(item)
+        elif (call := _with_alternatives(item)) is not None:
+            wanted.append(call)
+            continue
         else:
             calls = _from_json(item)
         if calls is None:
@@ -81,6 +79,17 @@ def read_wanted(answer: str, sample_id: str) -> list[Call]:
             )
         wanted.extend(Call(call.name, {key: [option] for key, option in call.arguments.items()}) for call in calls)
     return wanted
+
+
+def _with_alternatives(item: Any) -> Call | None:
+    """Return the call of {name: {argument: [alternatives]}}; None for another form."""
+    if not isinstance(item, Mapping) or "name" in item or len(cast("Mapping[str, Any]", item)) != 1:
+        return None
+    name, arguments = next(iter(cast("Mapping[str, Any]", item).items()))
+    if not isinstance(arguments, Mapping):
+        return None
+    members = cast("Mapping[str, Any]", arguments)
+    return Call(name, members) if all(isinstance(options, list) for options in members.values()) else None
 
 
 def calls_problem(calls: Sequence[Call], wanted: Sequence[Call], tools: Mapping[str, Any]) -> str | None:

@@ -60,14 +60,14 @@ def same_value(left: Any, right: Any) -> bool:
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, int | float | Decimal) and isinstance(right, int | float | Decimal):
-        return _exact(left) == _exact(right)  # pyright: ignore[reportUnknownArgumentType]
+        return _exact(left) == _exact(right)
     if isinstance(left, Mapping) and isinstance(right, Mapping):
         first, second = cast("Mapping[str, Any]", left), cast("Mapping[str, Any]", right)
         return first.keys() == second.keys() and all(same_value(value, second[key]) for key, value in first.items())
     if isinstance(left, list) and isinstance(right, list):
         ones, others = cast("list[Any]", left), cast("list[Any]", right)
         return len(ones) == len(others) and all(same_value(*pair) for pair in zip(ones, others, strict=True))
-    return type(left) is type(right) and left == right
+    return bool(type(left) is type(right) and left == right)  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _exact(number: int | float | Decimal) -> int | Decimal:

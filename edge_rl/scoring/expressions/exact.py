@@ -8,6 +8,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from typing import Any, cast
 
 from edge_rl.scoring.expressions.nodes import ExpressionError, Node, encode
 
@@ -229,13 +230,13 @@ def _ceil(value: Fraction) -> Fraction:
 
 
 OPERATIONS: Mapping[str, Callable[..., Fraction | None]] = {
-    "add": operator.add,
-    "mul": operator.mul,
-    "div": operator.truediv,
-    "neg": operator.neg,
+    "add": cast("Any", operator.add),
+    "mul": cast("Any", operator.mul),
+    "div": cast("Any", operator.truediv),
+    "neg": cast("Any", operator.neg),
     "pow": power,
     "root": nth_root,
-    "abs": abs,
+    "abs": cast("Any", abs),
     "floor": _floor,
     "ceil": _ceil,
     "factorial": _factorial,

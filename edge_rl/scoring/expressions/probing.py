@@ -8,7 +8,7 @@ import importlib
 import operator
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from edge_rl.scoring.expressions.nodes import ExpressionError, Node
 
@@ -175,15 +175,15 @@ CALLS: Mapping[str, Callable[[Any], Any]] = {
     "exp": mpmath.exp,
 }
 FUNCTIONS_OF_VALUES: Mapping[str, Callable[..., Any]] = {
-    "add": operator.add,
-    "mul": operator.mul,
-    "div": operator.truediv,
-    "neg": operator.neg,
+    "add": cast("Any", operator.add),
+    "mul": cast("Any", operator.mul),
+    "div": cast("Any", operator.truediv),
+    "neg": cast("Any", operator.neg),
     "pow": _power,
     "root": _root,
-    "abs": abs,
+    "abs": cast("Any", abs),
     "floor": mpmath.floor,
     "ceil": mpmath.ceil,
     "factorial": _factorial,
-    "degree": operator.pos,
+    "degree": cast("Any", operator.pos),
 }

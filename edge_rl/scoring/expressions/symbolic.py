@@ -8,7 +8,7 @@ import importlib
 import logging
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from edge_rl.scoring.expressions.nodes import ExpressionError, Node, decode
 
@@ -114,11 +114,11 @@ CALLS: Mapping[str, Callable[..., Any]] = {
     "exp": sympy.exp,
 }
 OPERATIONS: Mapping[str, Callable[..., Any]] = {
-    "add": operator.add,
-    "mul": operator.mul,
-    "div": operator.truediv,
-    "neg": operator.neg,
-    "pow": operator.pow,
+    "add": cast("Any", operator.add),
+    "mul": cast("Any", operator.mul),
+    "div": cast("Any", operator.truediv),
+    "neg": cast("Any", operator.neg),
+    "pow": cast("Any", operator.pow),
     "root": _root,
     "abs": sympy.Abs,
     "floor": sympy.floor,

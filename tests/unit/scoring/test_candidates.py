@@ -40,6 +40,16 @@ def test_a_wrong_or_cheating_program_fails(program: str, interpreter: Interprete
     assert run_tests(program, TESTS, interpreter).passed is False
 
 
+def test_only_the_reference_may_name_a_function_like_a_builtin(interpreter: Interpreter) -> None:
+    program, tests = "def sum(items): return 7", ("assert sum([1]) == 7",)
+    assert run_tests(program, tests, interpreter, reference=program).passed is True
+    assert run_tests(program, tests, interpreter).passed is False
+    reference = "import sys\ndef f(): return 1"
+    assert (
+        run_tests("def f(): return 1", ("assert f() < sys.maxsize",), interpreter, reference=reference).passed is True
+    )
+
+
 def test_arguments_that_are_changed_in_place_are_seen(interpreter: Interpreter) -> None:
     tests = ("x = [3, 1]\norder(x)\nassert x == [1, 3]",)
     assert run_tests("def order(items): items.sort()", tests, interpreter).passed is True

@@ -85,6 +85,7 @@ def test_powers_and_roots_are_exact_or_nothing() -> None:
     assert power(Fraction(2), Fraction(-2)) == Fraction(1, 4)
     assert nth_root(Fraction(-8), 3) == -2
     assert nth_root(Fraction(-4), 2) is None
+    assert nth_root(Fraction(9), 3) is None
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_digits_refute_and_do_not_prove() -> None:
         ("x+1", r"x+1+10^{-100}", False),
         ("5 cm", "5", True),
         ("5", "5 cm", True),
-        ("5 cm", "5 m", False),
+        ("5 cm", "5 km", False),
         ("6 inches", "6 in", True),
         (r"90^\circ", "90", True),
         ("x=5", "5", True),
@@ -165,6 +166,16 @@ def test_unions_are_merged_where_they_touch(text: str, count: int) -> None:
 def test_what_is_no_interval_is_refused(text: str) -> None:
     with pytest.raises(ExpressionError):
         to_intervals(parse(text, thousands=False))
+
+
+def test_the_route_that_decided_is_recorded() -> None:
+    def route(gold: str, given_text: str) -> str:
+        return same_answer(parse(gold), parse(given_text)).route
+
+    assert route("1/2", "0.5") == "exact_number"
+    assert route("(x+1)^2", "x^2+2x+1") == "identity"
+    assert route(r"\sqrt{2}", r"\sqrt{3}") == "digits"
+    assert route(r"\sqrt{8}", r"2\sqrt{2}") == "symbolic"
 
 
 def test_trees_survive_the_pipe() -> None:

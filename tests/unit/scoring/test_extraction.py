@@ -12,6 +12,7 @@ from edge_rl.scoring.statements import closing_statement, is_negated, is_withdra
         (r"\boxed 5", ("5",)),
         (r"\boxed{\boxed{5}}", (r"\boxed{5}",)),
         (r"\boxed{3} or \boxed{4}", ("3", "4")),
+        (r"It is probably \boxed{3} but it could also turn out to be \boxed{4}", ("3", "4")),
         (r"\boxed{3} \boxed{3}", ("3",)),
         (r"\boxed{12}. Wait, halving gives \boxed{6}", ("6",)),
         (r"The sum is \boxed{12} and then we divide it by two to get \boxed{6}", ("6",)),

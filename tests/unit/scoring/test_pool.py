@@ -51,9 +51,13 @@ def test_a_pattern_that_explodes_is_killed() -> None:
 def test_threads_share_a_pool() -> None:
     pool = Pool(2)
     pair = [encode(parse(r"\frac{\sqrt{2}}{2}")), encode(parse(r"\frac{1}{\sqrt{2}}"))]
+
+    def prove(_: int) -> dict[str, bool | None]:
+        return pool.call("prove", pair, limit_s=5.0)
+
     try:
         with ThreadPoolExecutor(4) as threads:
-            results = list(threads.map(lambda _: pool.call("prove", pair, limit_s=5.0), range(40)))
+            results = list(threads.map(prove, range(40)))
         assert all(result["sympy"] is True for result in results)
     finally:
         pool.close()

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ def total(name: str, verdict: Verdict, rollout: Rollout | None = None, **setting
     return get_reward(name)(rollout or make_rollout(policy(1)), verdict, config).total
 
 
-def of_length(tokens: int, **fields: object) -> Rollout:
+def of_length(tokens: int, **fields: Any) -> Rollout:
     return make_rollout(policy(*range(tokens)), **fields)
 
 

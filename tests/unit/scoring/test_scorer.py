@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from edge_rl.config import ScoringConfig
@@ -9,7 +11,7 @@ from tests.builders import make_rollout, policy
 SAMPLE = Sample(id="s", question="What is 2 + 2?", answer="4")
 
 
-def score(*texts: str, sample: Sample = SAMPLE, **fields: object) -> list[tuple[bool | None, float | None]]:
+def score(*texts: str, sample: Sample = SAMPLE, **fields: Any) -> list[tuple[bool | None, float | None]]:
     rollouts = tuple(make_rollout(policy(1), policy_text=text, **fields) for text in texts)
     group = Group(id="g", sample_id="s", rollouts=rollouts, born=0)
     (scored,) = Scorer({"s": sample}, ScoringConfig()).score([group])
@@ -64,6 +66,12 @@ def test_gold_check_refuses_a_verifier_that_accepts_nothing_at_all() -> None:
     gold_check([sample])
     sample = Sample(id="void", question="q", answer="", kind="code-output")
     with pytest.raises(DataError, match="void"):
+        gold_check([sample])
+
+
+def test_gold_check_refuses_a_verifier_that_cannot_judge_the_empty_text() -> None:
+    sample = Sample(id="unsure", question="q", answer="", kind="all_of", options={"verifiers": [{"kind": "code"}]})
+    with pytest.raises(DataError, match="does not reject an empty completion"):
         gold_check([sample])
 
 

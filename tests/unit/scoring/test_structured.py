@@ -93,6 +93,12 @@ def test_what_is_no_plain_call_is_refused(text: str) -> None:
     assert read_calls(text, {}) is None
 
 
+def test_one_call_cannot_stand_for_two() -> None:
+    calls = read_calls("[f(a=1), f(a=2)]", {})
+    assert calls is not None
+    assert calls_problem(calls, read_wanted('[{"f": {"a": [1]}}, {"f": {"a": [1, 3]}}]', "s"), {}) is not None
+
+
 def test_positional_arguments_get_the_names_of_the_tool() -> None:
     calls = read_calls("f(1, b=2)", {"f": ("a", "b")})
     assert calls is not None
