@@ -30,7 +30,7 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (ESTIMATES, "config.rollout.max_tokens * config.rollout.max_resample_rounds", "config.rollout.max_tokens", UNIT),
     (ESTIMATES, "written=test * (settings.max_tokens + tuned * length)", "written=test * (1 + tuned) * length", UNIT),
     (ESTIMATES, "generate = 2 * blocks * (work.read + work.written)", "generate = 2 * blocks * work.written", UNIT),
-    (ESTIMATES, "6 * shape.lora_parameters(rank)", "4 * shape.lora_parameters(rank)", UNIT),
+    (ESTIMATES, "blocks + 6 * shape.lora_parameters(rank)", "blocks + 4 * shape.lora_parameters(rank)", UNIT),
     (ESTIMATES, "4 * head * work.learnt\n", "2 * head * work.learnt\n", UNIT),
     (PLAN, '"fits": total <= available', '"fits": True', UNIT_PLAN),
     (
