@@ -18,7 +18,7 @@ from edge_rl.types import GenerationRequest, Segment, generate_all
 from tests.builders import make_request
 from tests.builders_policies import Policy, make_policy
 
-TOLERANCE = 2e-5
+TOLERANCE = 5e-5  # float32: logits of 30 or more, summed in another order
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_temperatures_may_differ_between_neighbours(policy: Policy) -> None:
     ]
     segments = generate_all(policy.engine, requests)
     _check(policy, requests, segments)
-    assert segments[0].token_ids != segments[2].token_ids  # the same prompt, greedy and sampled
+    assert segments[0].token_ids != segments[4].token_ids  # the same prompt, greedy and hot
 
 
 def test_greedy_ignores_the_seed(policy: Policy) -> None:
