@@ -21,6 +21,7 @@ from safetensors import safe_open
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from edge_rl.errors import ExportError, boundary, require
+from edge_rl.weights.loading import turn_end_ids
 
 Format = Literal["f16", "q8_0"]
 FLOAT16_MAX = 65504.0
@@ -242,6 +243,8 @@ def _add_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, rows: int, g
     writer.add_token_types(types)
     writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
     writer.add_eos_token_id(int(cast(int, tokenizer.eos_token_id)))
+    for other in sorted(turn_end_ids(tokenizer) - {tokenizer.eos_token_id})[:1]:
+        writer.add_eot_token_id(other)  # a chat turn may end with another token than a document
     if tokenizer.bos_token_id is not None:
         writer.add_bos_token_id(int(cast(int, tokenizer.bos_token_id)))
     if tokenizer.pad_token_id is not None:

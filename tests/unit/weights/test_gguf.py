@@ -124,6 +124,15 @@ def test_metadata_of_the_file(tmp_path: Path) -> None:
     assert "output.weight" not in tensors
 
 
+def test_turn_terminator_is_an_end_token_beside_the_end_of_text(tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "model")
+    path = folder / "tokenizer_config.json"
+    path.write_text(path.read_text().replace('"eos_token": "<|im_end|>"', '"eos_token": "<|endoftext|>"'))
+    write_gguf(folder, tmp_path / "m.gguf", "f16", provenance=FACTS)
+    metadata, _ = _read(tmp_path / "m.gguf")
+    assert (metadata["tokenizer.ggml.eos_token_id"], metadata["tokenizer.ggml.eot_token_id"]) == (0, 2)
+
+
 def test_untied_head_gets_its_own_tensor(tmp_path: Path) -> None:
     folder = save_tiny_model(tmp_path / "model", tied=False)
     write_gguf(folder, tmp_path / "m.gguf", "f16", provenance=FACTS)
