@@ -18,8 +18,8 @@ TRACE_CHARS_PER_TOKEN = 2.2
 TEMPLATE_TOKENS = 12
 """What a chat template puts around system message and question."""
 
-LIVE_SHARE = 0.65
-"""Share of rollouts that enter an update, since groups without a signal are left out. Default task: 0.5 to 0.8."""
+LIVE_SHARE = 0.8
+"""Share of rollouts that enter an update, since groups without a signal are left out. Default task: 0.7 to 1."""
 
 EFFICIENCY = {"rollout": 0.35, "evaluation": 0.65, "update": 0.55, "llama_cpp": 0.8}
 """Shares of the plain matrix-product rate, measured on a CPU only."""

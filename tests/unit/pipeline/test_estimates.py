@@ -203,8 +203,8 @@ def test_work_of_the_phases() -> None:
     assert work["warm start"] == Work(learnt_rows=12 * 42, learnt=12 * 12)
     # 5 steps of 2 prompts, 8 rollouts of 12 tokens; one after the other 20 passes each
     assert work["GRPO rollouts"] == Work(read=300, written=480, passes=100)
-    # 65 % of 40 rollouts; a row of 100 tokens holds 5 completions beside a prompt of 30, so all 4 of a group share it
-    assert work["GRPO updates"] == Work(learnt_rows=round(26 * (12 + 7.5)), learnt=26 * 12)
+    # 80 % of 40 rollouts; a row of 100 tokens holds 5 completions beside a prompt of 30, so all 4 of a group share it
+    assert work["GRPO updates"] == Work(learnt_rows=round(32 * (12 + 7.5)), learnt=32 * 12)
     # 4 times 3 questions, 2 completions each
     assert work["validation"] == Work(read=360, written=288, passes=80)
     # base (to the limit), warm start, tuned: 21 completions of 7 questions each
