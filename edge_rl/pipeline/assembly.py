@@ -103,13 +103,15 @@ class Parts:
         )
 
 
-def load_split_samples(config: Config) -> Samples:
+def load_split_samples(config: Config, interpreter: Interpreter | None = None) -> Samples:
     """Return the samples of the configured file, each accepted by its own verifier.
+
+    Without an interpreter, samples whose verifier runs code are not checked.
 
     Raises: DataError for a missing file, a bad row, a gold answer that its verifier rejects, or an empty split.
     """
     samples = load_samples(Path(config.data.path))
-    gold_check(samples)
+    gold_check(samples, interpreter)
     split = {name: tuple(sample for sample in samples if sample.split is name) for name in Split}
     for name in Split:
         if not split[name]:
@@ -128,8 +130,8 @@ def assemble(config: Config) -> Parts:
 
     Raises: ConfigError, DataError, ModelError or SandboxError, each with what to do.
     """
-    samples = load_split_samples(config)
     interpreter = make_interpreter(timeout_s=config.rollout.tool_timeout_s)
+    samples = load_split_samples(config, interpreter)
     loaded: tuple[PreTrainedModel, Any] = load_base(config.model, device_of_machine())
     base, tokenizer = loaded
     plain = copy_of(base)
@@ -137,7 +139,7 @@ def assemble(config: Config) -> Parts:
     pack_linears(model, keep_weight=True, is_wanted=lambda name: name.endswith(".base_layer"))
     scratch = ScratchModel(plain, model)
     engine = HfEngine(scratch.model, scratch.load, slots=config.rollout.slots)
-    scorer = Scorer(samples.by_id, config.scoring)
+    scorer = Scorer(samples.by_id, config.scoring, interpreter=interpreter, policy=config.model.name)
     collector = Collector(engine, interpreter, tokenizer, config.rollout, seed=config.run.seed)
     parts = Parts(
         config=config,
