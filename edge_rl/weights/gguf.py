@@ -243,7 +243,7 @@ def _add_tokenizer(writer: Any, tokenizer: PreTrainedTokenizerBase, rows: int, g
     writer.add_token_types(types)
     writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
     writer.add_eos_token_id(int(cast(int, tokenizer.eos_token_id)))
-    for other in sorted(turn_end_ids(tokenizer) - {tokenizer.eos_token_id})[:1]:
+    for other in sorted(turn_end_ids(tokenizer) - {cast(int, tokenizer.eos_token_id)})[:1]:
         writer.add_eot_token_id(other)  # a chat turn may end with another token than a document
     if tokenizer.bos_token_id is not None:
         writer.add_bos_token_id(int(cast(int, tokenizer.bos_token_id)))
