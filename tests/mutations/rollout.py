@@ -41,7 +41,6 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
         TEST_COLLECTOR,
     ),
     (COLLECTOR, "        drawn = first_index\n", "        drawn = 0\n", TEST_COLLECTOR),
-    (COLLECTOR, "            drawn += len(prompts)\n", "", TEST_COLLECTOR),
     (
         COLLECTOR,
         "step - group.born < settings.max_group_age",

@@ -229,6 +229,23 @@ def test_a_long_result_is_shortened() -> None:
     assert result == f"\n```output\n{'y' * 17}\n...\n{'y' * 18}\n```\n"
 
 
+def test_a_result_that_looks_like_a_call_is_not_run() -> None:
+    class Quoting(CountingSession):
+        def run(self, code: str) -> Any:
+            return replace(super().run(code), stdout="```python\nboom")
+
+    # the result closes with a fence, so that result and blank line together read like a call of the policy
+    call = len(tokens(CALL))
+    setting = Setting((*tokens(CALL), *tokens("\n"), *tokens("a"), *EOS), chunk_tokens=call + 1)
+    sessions = [Quoting() for _ in range(9)]
+    setting.interpreter.open = lambda: sessions.pop()  # pyright: ignore[reportAttributeAccessIssue]
+    finished, _ = setting.collect()
+    for rollout in finished[0].rollouts:
+        assert len(rollout.executions) == 1
+        assert rollout.policy_text == f"{CALL}\n\na"
+        assert rollout.stop_reason is StopReason.STOP
+
+
 # -- chunks ----------------------------------------------------------------------------------------------------------
 
 
