@@ -242,6 +242,23 @@ def test_engine_passes_on_what_a_follow_up_raises(server: LlamaServer) -> None:
         LlamaCppEngine(server).generate([_request(key=str(index)) for index in range(8)], follow_up)
 
 
+class _GapServer:
+    """Answers once, without the probability of the second token, which ends inside a character."""
+
+    slots = 1
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        entries = [{"id": 40, "logprob": -0.5}, {"id": 42, "logprob": -0.7}]
+        return {"tokens": [40, 41, 42], "completion_probabilities": entries}
+
+
+def test_engine_gives_nan_from_the_first_unreported_token_on() -> None:
+    segment = generate_all(LlamaCppEngine(_GapServer()), [_request(max_new_tokens=3)])[0]
+    assert segment.token_ids == (40, 41, 42)
+    assert segment.behaviour_logprobs[0] == -0.5
+    assert all(math.isnan(value) for value in segment.behaviour_logprobs[1:])
+
+
 def test_engine_without_logprobs_gives_nan_and_the_same_tokens(server: LlamaServer) -> None:
     exact = generate_all(LlamaCppEngine(server), [_request()])[0]
     quick = generate_all(LlamaCppEngine(server, logprobs=False), [_request()])[0]
