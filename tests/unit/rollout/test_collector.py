@@ -238,7 +238,7 @@ def test_a_result_that_looks_like_a_call_is_not_run() -> None:
     call = len(tokens(CALL))
     setting = Setting((*tokens(CALL), *tokens("\n"), *tokens("a"), *EOS), chunk_tokens=call + 1)
     sessions = [Quoting() for _ in range(9)]
-    setting.interpreter.open = lambda: sessions.pop()  # pyright: ignore[reportAttributeAccessIssue]
+    setting.interpreter.open = lambda: sessions.pop()
     finished, _ = setting.collect()
     for rollout in finished[0].rollouts:
         assert len(rollout.executions) == 1
