@@ -220,13 +220,14 @@ def test_a_second_epoch_compares_with_the_policy_before_the_first(model: Any) ->
     assert learner.num_steps_taken == 2
 
 
-def test_entropy_is_the_mean_over_policy_tokens(model: Any) -> None:
-    rollout = make_rollout(policy(10), tool(30), policy(11), prompt=PROMPT)
+@pytest.mark.parametrize("microbatch_tokens", [10_000, 16])
+def test_entropy_is_the_mean_over_policy_tokens(model: Any, microbatch_tokens: int) -> None:
+    rollout = make_rollout(policy(10), tool(*range(30, 41)), policy(11), prompt=PROMPT)
     group = make_scored_group([1.0, 0.0], [rollout, make_rollout(policy(40), prompt=PROMPT)])
-    metrics = RecordingLearner(model, _settings()).update([group], policy_version=0)
+    metrics = RecordingLearner(model, _settings(microbatch_tokens=microbatch_tokens)).update([group], policy_version=0)
     expected = 0.0
     with torch.no_grad():
-        for sequence, places in (((*PROMPT, 10, 30), (2, 4)), (PROMPT, (2,))):
+        for sequence, places in (((*PROMPT, 10, *range(30, 41)), (2, 14)), (PROMPT, (2,))):
             logprobs_TV = model(input_ids=torch.tensor([sequence])).logits[0].log_softmax(-1)
             expected += sum(float(-(logprobs_TV[place].exp() * logprobs_TV[place]).sum()) for place in places) / 3
     assert metrics["loss/entropy"] == pytest.approx(expected, abs=1e-5)

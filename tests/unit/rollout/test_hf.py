@@ -190,8 +190,11 @@ def test_a_follow_up_may_be_read_whole_again(policy: Policy) -> None:
 
 
 def test_a_follow_up_that_rewrites_the_sequence_is_refused(policy: Policy) -> None:
+    calls: list[str] = []
+
     def follow_up(request: GenerationRequest, segment: Segment) -> GenerationRequest | None:
-        return replace(request, token_ids=(1, 2, 3, 4, 5, 6, 7, 8))
+        calls.append(request.key)
+        return replace(request, token_ids=(1, 2, 3, 4, 5, 6, 7, 8)) if len(calls) == 1 else None
 
     with pytest.raises(EngineError, match="request r: a follow-up must extend"):
         policy.engine.generate([make_request(5, 6, 7, max_new_tokens=2)], follow_up)
