@@ -35,8 +35,8 @@ from edge_rl.weights.gguf import FAMILIES
 from edge_rl.weights.loading import check_quantisation, choose_dtype
 from edge_rl.weights.packed import can_pack
 
-MEASURE_SECONDS = 0.4
-"""Of each matrix-product measurement."""
+MEASURE_SECONDS = 0.8
+"""Of each matrix-product measurement; long enough that a busy machine lets one of them through undisturbed."""
 
 WIDE_ROWS = 256
 """From here on the rate does not grow any more; a product stays so short that it is rarely interrupted."""
