@@ -44,6 +44,9 @@ WIDE_ROWS = 256
 EXPORT_SECONDS_PER_GB = 60.0
 """Merging, writing, reading back and comparing in llama.cpp, per GB written; SmolLM2-135M on 2 cores."""
 
+BUSY_PERCENT = 25.0
+"""Of all cores, taken by other programs: from here on they spoil the measurement."""
+
 SLOW_MINUTES = 60
 SMALL_STEP = 16
 """Rollouts of a step below which the gradient is mostly noise."""
@@ -241,6 +244,7 @@ def _rates(config: Config, shape: Shape, facts: TaskFacts, place: tuple[torch.de
     narrow = min(config.rollout.slots, collected_rollouts(config))
     wide = min(WIDE_ROWS, update_pass(config, facts).tokens)
     rates: dict[str, Any] = {
+        "busy_percent": psutil.cpu_percent(interval=0.3),
         "decode_rows": narrow,
         "decode_gflops": matmul_gflops(shape, narrow, device, dtype),
         "update_rows": wide,
@@ -294,6 +298,11 @@ def _warnings(config: Config, entry: ModelEntry, facts: TaskFacts, plan: dict[st
     if minutes is not None and minutes["total"] > SLOW_MINUTES:
         where = "this CPU" if plan["device"]["type"] == "cpu" else "this device"
         warnings.append(f"slow: about {minutes['total'] / 60:.1f} hours on {where}; --steps, a GPU or a smaller model")
+    if minutes is not None and plan["rate"]["busy_percent"] > BUSY_PERCENT:
+        warnings.append(
+            f"other programs take {plan['rate']['busy_percent']:.0f} % of the CPU just now: the measured rate may be far too "
+            "low and the minutes too many; ask again when it is idle"
+        )
     if minutes is not None and plan["device"]["type"] == "cuda":
         warnings.append("the efficiencies behind the minutes were measured on a CPU; on a GPU they are a guess")
     rollouts = config.rollout.group_size * config.rollout.prompts_per_step

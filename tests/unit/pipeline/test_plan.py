@@ -94,6 +94,16 @@ def test_plan_warns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         assert word in warnings
 
 
+@pytest.mark.parametrize(("percent", "is_told"), [(10.0, False), (80.0, True)])
+def test_plan_says_that_the_machine_is_busy(percent: float, is_told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cpu_percent(interval: float) -> float:
+        return percent
+
+    monkeypatch.setattr(plan_module.psutil, "cpu_percent", cpu_percent)
+    warnings = make_plan(_config())["warnings"]
+    assert any("other programs" in warning for warning in warnings) is is_told
+
+
 def test_plan_warns_of_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         plan_module.psutil,
