@@ -160,6 +160,7 @@ class OurSide:
     def __init__(self, work: Work, folder: Path) -> None:
         config = work.config()
         self._parts = assemble(config)
+        self._collector = self._parts.collector_for(self._parts.engine)
         self._learner = Learner(
             self._parts.model,
             config.learning,
@@ -181,7 +182,7 @@ class OurSide:
         """Take one step: sample, score, learn, hand the adapter to the engine."""
         started, cpu_started = time.perf_counter(), time.process_time()
         prompts = self.prompts(self._num_steps)
-        groups, carried = self._parts.collector.collect(lambda count: prompts[:count], [], step=self._num_steps)
+        groups, carried = self._collector.collect(lambda count: prompts[:count], [], step=self._num_steps)
         assert not carried
         scored = [self._score(group) for group in groups]
         rollout_seconds = time.perf_counter() - started

@@ -6,12 +6,10 @@ The wordings stand in edge_rl/data/wordings.py, the computations in edge_rl/data
 """
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from edge_rl.data.seeds import save_samples
-from edge_rl.data.tasks import MONTHS, WORDINGS, Problem, Wording, draw_problem
+from edge_rl.data.tasks import WORDINGS, Problem, Wording, draw_problem
 from edge_rl.types import Author, Hint, HintKind, Sample, Split, TraceSegment, derive_seed
 
 SEED = 2026
@@ -20,103 +18,35 @@ COUNTS = {"plain": 100, "validation": 60, "test": 200}
 SPLITS = {"hinted": Split.TRAIN, "plain": Split.TRAIN, "validation": Split.VALIDATION, "test": Split.TEST}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
-    """What the traces of one hinted wording say; `{a}` stands for a drawn value, `{month1}` for the name of m1."""
-
-    start: str
-    """Begins the hand computation that a delayed_code hint cuts short."""
-    plan: str = ""
-    """Leads straight to the code, in traces with a distrust_result hint."""
-    doubt: str = ""
-    """Doubts the printed result, until a distrust_result hint settles it."""
-    close: str
-    """Begins the last sentence, which ends in the box."""
-
-
-SCRIPTS: dict[str, Script] = {
-    "product": Script(
-        start="{a} times {b} is", plan="{a} times {b}.", doubt="Let me recheck {a} times {b}:", close="The answer is"
-    ),
-    "product_add": Script(
-        start="{a} times {b} is",
-        plan="{a} times {b}, plus {c}.",
-        doubt="Is that right? {a} times {b} is",
-        close="In total that is",
-    ),
-    "leftover": Script(
-        start="{b} times {c} is",
-        plan="{a} minus {b} times {c}.",
-        doubt="By hand, {b} times {c} is",
-        close="What remains is",
-    ),
-    "sum_list": Script(
-        start="{a} plus {b} is",
-        plan="{a} plus {b} plus {c} plus {d}.",
-        doubt="Adding again, {a} and {b} give",
-        close="Altogether that is",
-    ),
-    "remainder": Script(
-        start="{b} goes into {a}",
-        plan="The remainder of {a} by {b}.",
-        doubt="Wait, {b} times what is that?",
-        close="Left over:",
-    ),
-    "power": Script(start="{a} times {a} is", close="The exact value is"),
-    "percent": Script(
-        start="One percent of {a} is",
-        plan="{a} times {b} over 100.",
-        doubt="Can that be? Half of {a} is",
-        close="In euros that is",
-    ),
-    "unit_price": Script(
-        start="{c} over {b} is",
-        plan="{a} times {c} over {b}.",
-        doubt="Is that the price? {c} over {b} is",
-        close="The cost is",
-    ),
-    "days": Script(
-        start="{month1} has",
-        plan="Later date minus earlier date.",
-        doubt="Let me count again from {month1}:",
-        close="The answer is",
-    ),
-    "count_multiples": Script(
-        start="The first multiple of {c} is",
-        plan="Count each n that {c} divides.",
-        doubt="Let me list them to be sure:",
-        close="There are",
-    ),
-    "sum_range": Script(
-        start="{a} plus the next number is",
-        plan="Sum of each n from {a} to {b}.",
-        doubt="Let me add the first ones:",
-        close="The sum is",
-    ),
+EXPRESSIONS: dict[str, str] = {
+    "product": "{a} * {b} =",
+    "price": "{a} * {p} =",
+    "product_add": "{a} * {b} + {c} =",
+    "sum_list": "{a} + {b} + {c} + {d} =",
+    "remainder": "{a} % {b} =",
+    "power": "{a} ** {b} =",
+    "percent": "{a} * {b} / 100 =",
+    "days": "{d2}.{m2}. - {d1}.{m1}. =",
+    "count_multiples": "Multiples of {c} from {a} to {b}:",
+    "sum_range": "{a} + ... + {b} =",
 }
+"""Form -> how a hand computation of it begins; `{a}` stands for a drawn value. The forms of the task."""
+TRACES = {
+    "product": (2, 2),
+    "price": (1, 1),
+    "product_add": (2, 1),
+    "sum_list": (2, 1),
+    "remainder": (2, 1),
+    "power": (3, 0),
+    "percent": (2, 1),
+    "days": (2, 1),
+    "count_multiples": (2, 1),
+    "sum_range": (2, 1),
+}
+"""Form -> traces with a delayed_code hint and with a distrust_result hint, each on a wording of its own."""
 
-FORMS_OF_TASK = (*SCRIPTS, "price", "rate")
-"""Computations of the task: those with traces, and two that differ from one of them in their numbers only."""
-TRACES = {HintKind.DELAYED_CODE: 2, HintKind.DISTRUST_RESULT: 1}
-"""Traces of a form, each on a wording of its own; the rule, to which the next two are the exceptions."""
-ONE_OF_EACH = ("unit_price", "sum_range")
-DELAYED_ONLY = ("power",)
-
-DELAYED_CODE_HINTS = (
-    " ... slow by hand, so I run it.\n",
-    " ... no, Python is quicker.\n",
-    " ... better in code:\n",
-    " ... let Python do it.\n",
-    " ... easy to slip, so code:\n",
-    " ... too long, I run it.\n",
-)
-DISTRUST_RESULT_HINTS = (
-    " ... no need, it is exact.\n",
-    " ... no, Python is exact.\n",
-    " ... not needed, it was computed.\n",
-    " ... the output is right.\n",
-    " ... I trust the result.\n",
-)
+DELAYED_CODE_HINTS = (" ... long by hand, so Python:\n", " ... Python is quicker:\n")
+DISTRUST_RESULT_HINTS = (" ... no need, Python is exact.\n", " ... no, the output is right.\n")
 
 
 def main() -> int:
@@ -155,9 +85,11 @@ def build_samples() -> list[Sample]:
 
 def build_problems() -> list[tuple[str, str, Problem, HintKind | None]]:
     """Return (sample id, pool, problem, kind of its hint) of every sample; no two problems share their numbers."""
-    plan: list[tuple[str, Wording, HintKind | None]] = [("hinted", *item) for item in _plan_hinted()]
+    hinted = _plan_hinted()
+    plan: list[tuple[str, Wording, HintKind | None]] = [("hinted", *item) for item in hinted]
+    traced = {wording.id for wording, _ in hinted}
     for pool, count in COUNTS.items():
-        wordings = [wording for wording in WORDINGS[pool] if wording.form in FORMS_OF_TASK]
+        wordings = [item for item in WORDINGS[pool] if item.form in EXPRESSIONS and item.id not in traced]
         plan.extend((pool, wordings[index % len(wordings)], None) for index in range(count))
     taken: set[tuple[str, ...]] = set()
     num_in_pool: dict[str, int] = {}
@@ -181,21 +113,17 @@ def _digits(problem: Problem) -> tuple[str, ...]:
 
 def write_trace(problem: Problem, kind: HintKind, index: int) -> tuple[tuple[TraceSegment, ...], tuple[Hint, ...]]:
     """Return the hint-free trace of a hinted problem and its one hint; `index` picks the hint's words."""
-    script = SCRIPTS[problem.wording.form]
+    expression = EXPRESSIONS[problem.wording.form].format(**problem.values)
     out = printed_result(problem)
-    words: dict[str, Any] = dict(problem.values)
-    if "m1" in problem.values:
-        words["month1"] = MONTHS[problem.values["m1"] - 1]
     code = f"```python\n{problem.code}\n```"
     tool = f"\n```output\n{out}\n```\n"
-    close = f"{script.close} \\boxed{{{out}}}."
+    close = f"The answer is \\boxed{{{out}}}."
     if kind is HintKind.DELAYED_CODE:
-        start = script.start.format(**words)
-        policy, position, ending = start + code, len(start), close
+        policy, position, ending = expression + code, len(expression), close
         text = DELAYED_CODE_HINTS[index % len(DELAYED_CODE_HINTS)]
     else:
-        policy = f"{script.plan.format(**words)}\n{code}"
-        doubt = script.doubt.format(**words)
+        policy = f"By code.\n{code}"
+        doubt = f"By hand: {expression}"
         position, ending = len(policy) + len(tool) + len(doubt), doubt + close
         text = DISTRUST_RESULT_HINTS[index % len(DISTRUST_RESULT_HINTS)]
     trace = (
@@ -216,12 +144,12 @@ def _plan_hinted() -> list[tuple[Wording, HintKind]]:
     """Return 20 wordings with a delayed_code hint and 10 with a distrust_result hint: no wording has two traces."""
     delayed: list[tuple[Wording, HintKind]] = []
     distrust: list[tuple[Wording, HintKind]] = []
-    for form in SCRIPTS:
+    for form, (num_delayed, num_distrust) in TRACES.items():
         wordings = [wording for pool in ("hinted", "plain") for wording in WORDINGS[pool] if wording.form == form]
-        num_delayed = 1 if form in ONE_OF_EACH else TRACES[HintKind.DELAYED_CODE]
         delayed += [(wording, HintKind.DELAYED_CODE) for wording in wordings[:num_delayed]]
-        if form not in DELAYED_ONLY:
-            distrust.append((wordings[num_delayed], HintKind.DISTRUST_RESULT))
+        distrust += [
+            (wording, HintKind.DISTRUST_RESULT) for wording in wordings[num_delayed : num_delayed + num_distrust]
+        ]
     return delayed + distrust
 
 

@@ -50,7 +50,7 @@ def run_door(door: Main, argv: Sequence[str] | None) -> int:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("stopped by Ctrl-C", file=sys.stderr)
+        print("stopped", file=sys.stderr)
         return 130
 
 

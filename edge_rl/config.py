@@ -143,6 +143,9 @@ class LearningConfig(Section):
     """Weight of the k3 estimate of KL(policy || reference); the reference is the base with the adapter off."""
     epochs: int = Field(default=1, ge=1)
     """Optimizer steps on the same rollouts."""
+    mixed_groups_only: bool = False
+    """Leave out groups that are all right or all wrong even where their rewards differ in another part, such as a penalty:
+    the filter of DAPO's dynamic sampling. It saves their share of the update."""
     microbatch_tokens: int = Field(default=1024, ge=16)
     """Prompt and completion tokens, padding included, in one forward pass."""
     max_tokens_normaliser: int = Field(default=128, ge=1)

@@ -43,7 +43,7 @@ class Form:
 
 FORMS: dict[str, Form] = {
     "product": Form(skill="product", code="print({a} * {b})", solve=lambda v: v["a"] * v["b"]),
-    "price": Form(skill="product", code="print({a} * {p})", solve=lambda v: v["a"] * v["p"]),
+    "price": Form(skill="unit_price", code="print({a} * {p})", solve=lambda v: v["a"] * v["p"]),
     "product_add": Form(skill="product_add", code="print({a} * {b} + {c})", solve=lambda v: v["a"] * v["b"] + v["c"]),
     "leftover": Form(skill="leftover", code="print({a} - {b} * {c})", solve=lambda v: v["a"] - v["b"] * v["c"]),
     "two_products": Form(

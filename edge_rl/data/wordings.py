@@ -192,6 +192,216 @@ PLAIN: tuple[tuple[str, str], ...] = (
     ),
     ("minutes", "A satellite has been up for {a:23-168} hours and {b:11-58} minutes. Give that time in minutes."),
     ("dozens", "A hen house yields {a:34-189} dozen eggs and {b:5-11} single eggs. How many eggs are there?"),
+    (
+        "count_multiples",
+        "How many multiples of {c:6-38} are there from {a:110-490} to {b:700-2900}, both ends included?",
+    ),
+    (
+        "count_multiples",
+        "Pages {a:102-380} to {b:500-1400} are printed; each page whose number {c:6-19} divides has a picture. "
+        "How many pictures are there?",
+    ),
+    (
+        "count_multiples",
+        "Take all integers {a:120-460} to {b:800-1900}. How many of them can be divided by {c:7-29} without a rest?",
+    ),
+    (
+        "count_multiples",
+        "Keep those of the numbers {a:101-340} to {b:600-1800} that {c:6-28} divides. How many are kept?",
+    ),
+    (
+        "count_multiples",
+        "Rooms {a:103-290} to {b:400-980} get a balcony if {c:4-17} divides the room number. How many balconies "
+        "is that?",
+    ),
+    ("power", "What is {a:13-59} to the power {b:3-5}?"),
+    ("power", "How much is {a:12-49} ** {b:3-5}, exactly?"),
+    ("power", "A code has {b:4-7} signs, and for each sign there are {a:12-38} possibilities. How many codes exist?"),
+    ("power", "A number cube of side {a:23-98}: give {a} to the power of {b:3-3}."),
+    (
+        "power",
+        "Every one of {a:13-39} boxes holds {a} smaller boxes, and so on, {b:4-5} levels deep. How many boxes "
+        "are on the last level?",
+    ),
+    ("power", "A tree splits into {a:3-9} branches at each of {b:5-9} forks. How many tips does it have?"),
+    (
+        "remainder",
+        "{a:1200-9800} pupils ride in buses of {b:32-78}. How many pupils are in the last bus, which is not full?",
+    ),
+    ("remainder", "{a:2100-8900} coins are put in stacks of {b:13-48}. How many coins are left without a stack?"),
+    ("remainder", "Teams of {b:11-29} are formed from {a:1100-5900} players. How many players have no team?"),
+    (
+        "remainder",
+        "{a:1300-8900} photos go into albums that take {b:43-96} each. How many photos are in the album that is "
+        "not full?",
+    ),
+    (
+        "remainder",
+        "A baker packs {a:2300-7900} rolls by the {b:14-37} in bags. How many rolls do not fit in a full bag?",
+    ),
+    (
+        "remainder",
+        "Wine from a vat of {a:3100-9900} cups fills jars of {b:17-67} cups, each {x:12-45} cm high. How many "
+        "cups do not fill a jar?",
+    ),
+    (
+        "remainder",
+        "{a:2000-9900} beads are threaded on strings of {b:23-98}. How many beads are on the string that is not full?",
+    ),
+    (
+        "percent",
+        "A town has {a:1200-9800} voters, and {b:31-87} percent of them voted. How many is that, as a decimal number?",
+    ),
+    ("percent", "The fee is {b:3-29} percent of a price of {a:1350-9800} euros. What is the fee in euros?"),
+    ("percent", "Out of {a:1150-7800} kilos of apples, {b:11-48} percent are rotten. How many kilos are rotten?"),
+    ("percent", "Ida puts {b:11-63} percent of her {a:1450-4900} euros into shares. How many euros are in shares?"),
+    (
+        "percent",
+        "A road {a:2100-9900} metres long is paved for {b:13-88} percent of its length. How many metres are paved?",
+    ),
+    ("percent", "Of the {a:1300-8900} litres in a pool, {b:6-37} percent evaporate. How many litres evaporate?"),
+    ("percent", "A tax of {b:12-48} percent is due on {a:1250-9800} euros. What is the tax in euros?"),
+    ("leftover", "Take {b:23-78} times {c:24-69} away from {a:6000-9900}. What is the result?"),
+    ("leftover", "Kim had {a:3000-9800} euros and paid {b:12-36} rates of {c:52-78} euros. How much money is left?"),
+    (
+        "leftover",
+        "There are {a:4100-9700} seats. {b:23-58} classes of {c:21-34} pupils sit down. How many seats stay free?",
+    ),
+    (
+        "leftover",
+        "A printer is loaded with {a:5000-9900} sheets and makes {b:31-92} booklets of {c:24-52} sheets. How "
+        "many sheets does it still have?",
+    ),
+    (
+        "leftover",
+        "{a:4200-9900} candles are in stock; {b:24-67} churches get {c:36-61} each. How many candles are left in "
+        "stock?",
+    ),
+    (
+        "leftover",
+        "A {x:3-19}-year-old lorry is loaded with {a:4300-9800} kg and drops {b:18-42} pallets of {c:61-98} kg. "
+        "What weight is left, in kg?",
+    ),
+    (
+        "leftover",
+        "From {a:5100-9900} grams of tea, {b:28-89} packets of {c:35-56} grams are filled. How many grams remain?",
+    ),
+    ("sum_range", "Sum the integers from {a:21-99} to {b:210-990}, ends included."),
+    ("sum_range", "What is {a:23-98} + ... + {b:170-960}, if every whole number in between is added too?"),
+    (
+        "sum_range",
+        "Day {a:13-49} brings {a} euros, the next day one euro more, and so on to day {b:120-360}. How many "
+        "euros is that in all?",
+    ),
+    ("sum_range", "The cards of a game are numbered {a:14-88} to {b:140-480}. What do all the numbers add up to?"),
+    (
+        "sum_range",
+        "Layers of a pyramid have {a:12-48}, then one more stone each, up to {b:110-290} stones. How many stones "
+        "are in it?",
+    ),
+    ("days", "Count the days from {m1:month} {d1:1-28}, {y:2015-2029} to {m2:month} {d2:1-28}, {y}."),
+    (
+        "days",
+        "A loan starts on {d1:1-28} {m1:month} {y:2015-2029} and is paid on {d2:1-28} {m2:month} {y}. For how "
+        "many days does it run?",
+    ),
+    ("days", "Today is {m1:month} {d1:1-28}, {y:2015-2029}. In how many days comes {m2:month} {d2:1-28}, {y}?"),
+    (
+        "days",
+        "Milk bought on {d1:1-28} {m1:month} {y:2015-2029} keeps until {d2:1-28} {m2:month} {y}. How many days "
+        "is that?",
+    ),
+    (
+        "days",
+        "In {y:2015-2029} the snow came on {m1:month} {d1:1-28} and went on {m2:month} {d2:1-28}. How many days "
+        "later was that?",
+    ),
+    ("sum_list", "Add up these figures: {a:312-4989}, {b:312-4989}, {c:312-4989} and {d:312-4989}."),
+    (
+        "sum_list",
+        "Eva saved {a:112-989}, {b:112-989}, {c:112-989} and {d:112-989} euros in four years. How much did she "
+        "save in all?",
+    ),
+    (
+        "sum_list",
+        "The four floors of a library hold {a:1312-8989}, {b:1312-8989}, {c:1312-8989} and {d:1312-8989} books. "
+        "How many books are there?",
+    ),
+    (
+        "sum_list",
+        "Parcels of {a:213-987}, {b:213-987}, {c:213-987} and {d:213-987} grams lie on a scale. What does the "
+        "scale show, in grams?",
+    ),
+    (
+        "sum_list",
+        "In the vote, {a:312-2989} people chose red, {b:312-2989} blue, {c:312-2989} green and {d:312-2989} "
+        "white. How many people voted?",
+    ),
+    (
+        "sum_list",
+        "A film has four parts of {a:1213-4987}, {b:1213-4987}, {c:1213-4987} and {d:1213-4987} seconds. How "
+        "long is it, in seconds?",
+    ),
+    (
+        "sum_list",
+        "Flour was bought {x:2-6} times, nuts once: bills of {a:112-789}, {b:112-789}, {c:112-789} and "
+        "{d:112-789} euros. What do the bills come to?",
+    ),
+    ("unit_price", "If {b:4-16} pens cost {c:12-96} euros, what is the price of {a:23-88} pens, in euros?"),
+    ("unit_price", "{c:36-280} euros buy {b:5-24} bags of cement. How many euros do {a:26-97} bags cost?"),
+    ("unit_price", "{b:4-12} nights in a hotel come to {c:212-980} euros. What is the price of {a:13-38} nights?"),
+    ("unit_price", "A wire of {b:5-16} metres weighs {c:21-190} grams. How many grams do {a:34-96} metres weigh?"),
+    ("unit_price", "At {c:31-240} euros for {b:8-25} square metres of carpet, how much are {a:36-120} square metres?"),
+    ("rate", "A baker shapes {c:210-980} rolls in {b:6-24} minutes. At that pace, how many in {a:35-180} minutes?"),
+    (
+        "rate",
+        "A train covers {c:120-960} metres in {b:4-24} seconds. How many metres does it cover in {a:31-150} seconds?",
+    ),
+    ("rate", "{b:5-24} looms weave {c:110-960} scarves a day. How many scarves do {a:31-98} looms weave?"),
+    (
+        "product_add",
+        "Ben had {c:112-890} stickers. Then he opened {a:23-98} packs of {b:13-48}. How many stickers does he own now?",
+    ),
+    ("product_add", "Multiply {a:112-489} by {b:13-89}, then add {c:112-980}."),
+    (
+        "product_add",
+        "A taxi ride costs {c:11-29} euros plus {a:12-19} euros for each of {b:21-68} km. What is the fare in euros?",
+    ),
+    (
+        "product_add",
+        "{a:31-87} benches seat {b:12-28} people each, and {c:103-480} people stand. How many people are in the hall?",
+    ),
+    (
+        "product_add",
+        "An orchard picks {a:34-78} baskets of {b:112-260} pears, and {c:104-760} pears lie on the ground. How "
+        "many pears are there together?",
+    ),
+    (
+        "product_add",
+        "Leo earns {b:14-39} euros an hour. For {a:112-178} hours and a bonus of {c:105-890} euros, what is his pay?",
+    ),
+    (
+        "product_add",
+        "A wall has {a:24-93} rows of {b:41-87} tiles, and {c:102-390} tiles are kept in reserve. How many tiles "
+        "were bought?",
+    ),
+    ("price", "A pair of gloves sells for {p:5.15-24.85} euros. How much do {a:22-89} pairs cost, in euros?"),
+    ("price", "Someone buys {a:23-97} notebooks at {p:1.15-7.85} euros apiece. What is the total in euros?"),
+    ("price", "One kilo of plums costs {p:2.15-6.95} euros. What must be paid for {a:18-87} kilos, in euros?"),
+    ("price", "{a:32-88} guests each pay {p:11.15-29.85} euros for dinner. How many euros does the inn take?"),
+    ("product", "Multiply {a:123-890} by {b:23-98} and give the exact result."),
+    ("product", "{a:24-89} chickens lay {b:112-310} eggs apiece in a season. What is the total number of eggs?"),
+    ("product", "A cinema screen is lit by {a:113-480} panels of {b:36-95} diodes. Give the number of diodes."),
+    (
+        "product",
+        "Anna, {x:21-64}, types {a:34-97} words a minute. How many words does she type in {b:112-240} minutes?",
+    ),
+    (
+        "product",
+        "There are {a:114-390} floats in the parade and {b:13-48} dancers on every float. How many dancers take part?",
+    ),
+    ("product", "In {b:27-88} parks stand {a:112-460} trees each. How many trees is that altogether?"),
+    ("product", "A pump moves {a:131-870} litres per hour. What amount does it move in {b:13-72} hours?"),
 )
 """Training, without traces: further wordings of the same skills."""
 
@@ -418,5 +628,24 @@ TEST: tuple[tuple[str, str], ...] = (
     ("minutes", "An old film archive holds {a:34-260} hours {b:11-58} minutes of tape. Express this in minutes."),
     ("dozens", "Buns come by the dozen: {a:43-190} dozen are ordered, and {b:3-11} extra. How many buns is that?"),
     ("hours", "A drill runs for {a:23-98} days and {b:5-22} hours without a stop. How many hours is that?"),
+    (
+        "price",
+        "A metre of silk ribbon is {p:2.35-9.85} euros. Nora needs {a:23-87} metres. How much does she pay, in euros?",
+    ),
+    (
+        "price",
+        "The fee for a castle tour is {p:4.35-17.65} euros a head. How much do {a:26-74} visitors bring in, in euros?",
+    ),
+    (
+        "sum_list",
+        "A sailor's trips took {a:211-879}, {b:211-879}, {c:211-879} and {d:211-879} hours. How long was he at "
+        "sea, in hours?",
+    ),
+    ("power", "Let x be {a:12-47}. Determine x ** {b:3-5}."),
+    (
+        "product_add",
+        "A bakery bakes {a:23-79} trays with {b:24-68} biscuits per tray and has {c:104-590} from yesterday. How "
+        "many has it now?",
+    ),
 )
 """Test: own wordings; read by evaluation only."""

@@ -99,6 +99,8 @@ class Learner:
 
     def _weigh(self, groups: Sequence[ScoredGroup]) -> list[list[Item]]:
         """Attach advantages; drop rollouts that cannot move the adapter; one list per prompt."""
+        if self._settings.mixed_groups_only:
+            groups = [group for group in groups if group.is_mixed]
         rewards = [[reward.total for reward in group.rewards] for group in groups]
         needs_all = self._settings.kl_coefficient > 0
         kept: list[list[Item]] = []

@@ -180,6 +180,7 @@ def write_text_atomically(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        Path(partial).chmod(0o644)
         Path(partial).replace(path)
     finally:
         Path(partial).unlink(missing_ok=True)
@@ -222,7 +223,8 @@ def _encode(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _metrics_line(report: StepReport) -> str:
-    return json.dumps({"step": report.step, **_encode(report.metrics)}) + "\n"
+    metrics = {name: float(value) for name, value in report.metrics.items()}  # as they are read back on a resume
+    return json.dumps({"step": report.step, **_encode(metrics)}) + "\n"
 
 
 def _sample_line(rollout: Rollout, verdict: Verdict, reward: Reward) -> dict[str, Any]:

@@ -16,11 +16,11 @@ from edge_rl.errors import DataError
 from edge_rl.evaluation.evaluator import evaluate
 from edge_rl.rollout.collector import Collector
 from edge_rl.rollout.engines.hf import HfEngine
-from edge_rl.sandbox import make_interpreter
+from edge_rl.sandbox import AnyInterpreter, make_interpreter
 from edge_rl.scoring.scorer import Scorer, gold_check
 from edge_rl.types import Engine, EvalReport, Interpreter, Prompt, Sample, Split, derive_seed
 from edge_rl.weights.adapters import attach_adapter
-from edge_rl.weights.loading import load_base
+from edge_rl.weights.loading import load_base, turn_end_ids
 from edge_rl.weights.packed import pack_linears
 from edge_rl.weights.scratch import ScratchModel, copy_of
 
@@ -55,8 +55,8 @@ class Parts:
     tokenizer: Any
     """A transformers tokenizer; what transformers declares of it lacks eos_token_id and more that the stages use."""
     engine: HfEngine
-    interpreter: Interpreter
-    collector: Collector
+    interpreter: AnyInterpreter
+    """Runs until it is closed: `with parts.interpreter`."""
     scorer: Scorer
 
     def prompts(self, samples: Sequence[Sample]) -> list[Prompt]:
@@ -71,6 +71,7 @@ class Parts:
             self.tokenizer,
             self.config.rollout,
             seed=self.config.run.seed,
+            stop_token_ids=turn_end_ids(self.tokenizer),
         )
 
     def measure(
@@ -140,7 +141,6 @@ def assemble(config: Config) -> Parts:
     scratch = ScratchModel(plain, model)
     engine = HfEngine(scratch.model, scratch.load, slots=config.rollout.slots)
     scorer = Scorer(samples.by_id, config.scoring, interpreter=interpreter, policy=config.model.name)
-    collector = Collector(engine, interpreter, tokenizer, config.rollout, seed=config.run.seed)
     parts = Parts(
         config=config,
         samples=samples,
@@ -148,7 +148,6 @@ def assemble(config: Config) -> Parts:
         tokenizer=tokenizer,
         engine=engine,
         interpreter=interpreter,
-        collector=collector,
         scorer=scorer,
     )
     _check_lengths(parts, base.config.get_text_config().max_position_embeddings)

@@ -64,13 +64,14 @@ def measure_run(run_dir: Path, target: Target, extent: Extent, *, save: str | No
     num_samples = settings.samples_per_question if is_test else settings.validation_samples
     num_at_8 = settings.questions_at_8 if is_test or extent.at_8 is not None else 0
     name = save or _name(target)
-    if target.gguf is not None:
-        report = measure_gguf(parts, target.gguf, name, samples, num_samples, num_at_8=num_at_8)
-    else:
-        if adapter is not None:
-            # refuses an adapter of another base, rank or scale, which the engine would take without a word
-            load_adapter_weights(parts.model, adapter)
-        report = parts.measure(name, samples, num_samples, num_at_8=num_at_8, adapter=adapter)
+    with parts.interpreter:
+        if target.gguf is not None:
+            report = measure_gguf(parts, target.gguf, name, samples, num_samples, num_at_8=num_at_8)
+        else:
+            if adapter is not None:
+                # refuses an adapter of another base, rank or scale, which the engine would take without a word
+                load_adapter_weights(parts.model, adapter)
+            report = parts.measure(name, samples, num_samples, num_at_8=num_at_8, adapter=adapter)
     if path is not None:
         with guard_disk(path):
             save_report(report, path)

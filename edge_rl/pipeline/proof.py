@@ -27,16 +27,17 @@ def train_and_prove(config: Config, *, on_interrupt: Callable[[Training], None])
     with open_run_folder(config) as run_dir, guard_disk(run_dir):
         progress.phase(f"run {run_dir}")
         parts = assemble(config)
-        training = Training(parts, run_dir, progress)
-        on_interrupt(training)
-        try:
-            training.warm_start()
-            training.reinforce()
-            reports = training.measure()
-            reports |= _export(parts, run_dir, training, progress)
-        except Stopped:
-            progress.note(f"stopped and saved in {run_dir}; the same command goes on")
-            raise KeyboardInterrupt from None
+        with parts.interpreter:
+            training = Training(parts, run_dir, progress)
+            on_interrupt(training)
+            try:
+                training.warm_start()
+                training.reinforce()
+                reports = training.measure()
+                reports |= _export(parts, run_dir, training, progress)
+            except Stopped:
+                progress.note(f"stopped and saved in {run_dir}; the same command goes on")
+                raise KeyboardInterrupt from None
         _report(config, run_dir, training, reports)
     return run_dir
 

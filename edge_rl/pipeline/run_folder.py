@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 from edge_rl.config import Config, build, to_toml
 from edge_rl.errors import CheckpointError, ConfigError, DataError
 from edge_rl.monitor.metrics import write_text_atomically
+from edge_rl.weights.adapters import restore_folders
 
 PACKAGES = ("edge-rl", "torch", "transformers", "peft", "trl", "accelerate", "datasets", "tokenizers", "numpy")
 
@@ -52,6 +53,7 @@ def open_run_folder(config: Config) -> Generator[Path]:
         with guard_disk(run_dir):
             run_dir.mkdir(parents=True, exist_ok=True)
             lock.acquire()
+            restore_folders(run_dir)
             path = run_dir / "config.toml"
             if path.exists() and _has_begun(run_dir):
                 _check_same(config, path)

@@ -16,6 +16,7 @@ from edge_rl.monitor.metrics import Control, MetricsWriter
 from edge_rl.monitor.progress import Progress
 from edge_rl.offline.sft import SftExample, warm_start
 from edge_rl.pipeline.assembly import Parts
+from edge_rl.pipeline.memory import release_free_memory
 from edge_rl.types import EvalReport, Group, Prompt, Sample, ScoredGroup, StepReport, derive_seed
 from edge_rl.weights.adapters import load_adapter_weights, save_adapter
 from edge_rl.weights.checkpoints import latest_checkpoint, load_checkpoint, remove_old_checkpoints, save_checkpoint
@@ -54,6 +55,7 @@ class Training:
             temperature=parts.config.rollout.temperature,
             pad_token_id=int(parts.tokenizer.pad_token_id),
         )
+        self._collector = parts.collector_for(parts.engine)
         self._carried: list[Group] = []
         self._validation: list[tuple[int, float]] = []
         self._step = 0
@@ -109,8 +111,10 @@ class Training:
             started = time.monotonic()
             self._load_policy()
             groups = self._collect()
+            release_free_memory()
             collected = time.monotonic()
             update = self._learner.update(groups, policy_version=self._step)
+            release_free_memory()
             for group in groups:
                 if group.num_judged:
                     self._sampler.record(group.group.sample_id, group.num_correct / group.num_judged)
@@ -187,7 +191,7 @@ class Training:
         # With chunks, a round may draw twice the groups that it hands out.
         most_drawn = settings.prompts_per_step * (2 if settings.chunk_tokens < settings.max_tokens else 1)
         for _ in range(settings.max_resample_rounds):
-            groups, self._carried = self._parts.collector.collect(
+            groups, self._carried = self._collector.collect(
                 self._next_prompts,
                 self._carried,
                 step=self._step,
@@ -306,6 +310,7 @@ class Training:
         if self.stop_requested:
             self.save()
             raise Stopped
+        release_free_memory()
         self._progress.phase(phase)
         self._writer.write_status(phase, self._step)
         self._writer.write_event("phase", phase)

@@ -4,7 +4,7 @@ A rollout may gain `chunk_tokens` new tokens in one step; what is unfinished the
 (MiniCPM4, arXiv:2506.07900; METHODS of the README). With `chunk_tokens = max_tokens` every rollout ends in its first step.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from edge_rl.config import RolloutConfig
@@ -46,15 +46,22 @@ class Collector:
     """Turns prompts into finished groups; the engine and the interpreter arrive as arguments."""
 
     def __init__(
-        self, engine: Engine, interpreter: Interpreter, codec: Codec, settings: RolloutConfig, *, seed: int
+        self,
+        engine: Engine,
+        interpreter: Interpreter,
+        codec: Codec,
+        settings: RolloutConfig,
+        *,
+        seed: int,
+        stop_token_ids: Iterable[int],
     ) -> None:
-        """`seed`: of the run; every rollout's seed is derived from it."""
+        """`seed`: of the run; every rollout's seed is derived from it. `stop_token_ids` end the policy's turn."""
         self._engine = engine
         self._interpreter = interpreter
         self._codec = codec
         self._settings = settings
         self._seed = seed
-        self._stop_token_ids = frozenset({codec.eos_token_id})
+        self._stop_token_ids = frozenset(stop_token_ids)
         self._watch_token_ids = fence_token_ids(codec) if settings.max_tool_calls else frozenset[int]()
 
     def collect(
@@ -195,7 +202,10 @@ class Collector:
         attempt.executions.append(execution)
         text = tool_result(execution, max_chars=self._settings.tool_output_chars)
         token_ids = tuple(self._codec.encode(text, add_special_tokens=False))
-        attempt.append(Segment(author=Author.TOOL, token_ids=token_ids))
+        if attempt.num_tokens + len(token_ids) > self._settings.max_tokens:
+            attempt.stop_reason = StopReason.LENGTH  # a result that nobody will read; the length limit is kept
+        else:
+            attempt.append(Segment(author=Author.TOOL, token_ids=token_ids))
 
     def _replay(self, attempt: _Attempt) -> None:
         """Bring a fresh session to the state after the calls of earlier steps: sessions do not outlive a step."""

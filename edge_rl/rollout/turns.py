@@ -17,8 +17,6 @@ _TOOL_CALL = re.compile(r"```python[ \t]*\n((?:(?!```).)*)```\s*\Z", re.DOTALL)
 class Codec(Protocol):
     """What the rollout needs of a tokenizer."""
 
-    eos_token_id: int
-
     def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]:
         """Return the token ids of a text."""
         ...

@@ -27,6 +27,7 @@ from edge_rl.errors import CheckpointError, ModelError, require
 
 PROVENANCE_FILE = "base.json"
 """Beside an adapter: which base it belongs to."""
+_OLD = "-old-"
 
 
 def attach_adapter(model: PreTrainedModel, config: ModelConfig, seed: int) -> PeftModel:
@@ -140,13 +141,10 @@ def adapted_layers(model: PeftModel) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def merged_state(
-    model: PeftModel, out: dict[str, Tensor] | None = None, *, dtype: torch.dtype | None = None
-) -> dict[str, Tensor]:
-    """Return plain weights by their names in the base: W + scale * B A where adapted, else the base's own tensor.
+def merged_state(model: PeftModel, *, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+    """Return plain weights by their names in the base: `merged_weight` where adapted, else the base's own tensor.
 
-    Computed in float32 from the pristine base, then cast once to `dtype` (None: that of the base), so nothing drifts
-    over many steps. Given `out` of an earlier call, adapted weights are written into its tensors, not into new memory.
+    Cast once to `dtype` (None: that of the base).
     """
     merged: dict[str, Tensor] = {}
     layers = adapted_layers(model)
@@ -155,16 +153,16 @@ def merged_state(
         if layer is None:
             merged[name] = parameter if dtype is None else parameter.to(dtype)
             continue
-        weight = plain_weight(parameter)
-        target = out[name] if out is not None else torch.empty_like(weight, dtype=dtype)
-        up, down = (cast(Tensor, part["default"].weight).float() for part in (layer.lora_B, layer.lora_A))
-        scale = cast(float, layer.scaling["default"])
-        if weight.dtype == target.dtype == torch.float32:
-            torch.addmm(weight, up, down, alpha=scale, out=target)
-        else:
-            target.copy_(torch.addmm(weight.float(), up, down, alpha=scale))
-        merged[name] = target
+        down, up = (cast(Tensor, part["default"].weight) for part in (layer.lora_A, layer.lora_B))
+        weight = merged_weight(parameter, down, up, scale=cast(float, layer.scaling["default"]))
+        merged[name] = weight.to(dtype or plain_weight(parameter).dtype)
     return merged
+
+
+@torch.no_grad()
+def merged_weight(parameter: nn.Parameter, down_RI: Tensor, up_OR: Tensor, *, scale: float) -> Tensor:
+    """Return W + scale * B A ([O, I]) in float32, from the W of the pristine base: nothing drifts over many steps."""
+    return torch.addmm(plain_weight(parameter).float(), up_OR.float(), down_RI.float(), alpha=scale)
 
 
 @torch.no_grad()
@@ -190,15 +188,27 @@ def base_checksum(model: nn.Module) -> str:
 
 
 def replace_folder(source: Path, target: Path) -> None:
-    """Rename `source` to `target`; what was there goes away only after the new one is in place."""
+    """Rename `source` to `target`; what was there goes away only after the new one is in place.
+
+    A process that dies between the two renames leaves no target; `restore_folders` brings the old one back.
+    """
     source.chmod(0o755)
     if not target.exists():
         source.rename(target)
         return
-    old = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
+    old = Path(tempfile.mkdtemp(prefix=f".{target.name}{_OLD}", dir=target.parent))
     target.rename(old / "content")
     source.rename(target)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def restore_folders(root: Path) -> None:
+    """Put back what a killed `replace_folder` moved aside under `root` where no new one came; remove its leftovers."""
+    for old in [*root.rglob(f".*{_OLD}*")]:
+        target = old.parent / old.name[1:].rpartition(_OLD)[0]
+        if (old / "content").is_dir() and not target.exists():
+            (old / "content").rename(target)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _check_coverage(model: PeftModel) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from edge_rl.errors import CheckpointError
+from edge_rl.weights.adapters import merged_weight, plain_weight
 from edge_rl.weights.packed import PackedLinear, pack_linears
 
 
@@ -31,7 +32,7 @@ class ScratchModel:
 
     @torch.no_grad()
     def load(self, adapter_dir: Path | None) -> None:
-        """Set every adapted matrix to W + scale * B A, summed in float32; None gives the base's own.
+        """Set every adapted matrix to `merged_weight`; None gives the base's own.
 
         Raises: CheckpointError for an adapter that lacks a matrix.
         """
@@ -39,11 +40,13 @@ class ScratchModel:
             safetensors_torch.load_file(adapter_dir / "adapter_model.safetensors") if adapter_dir is not None else {}
         )
         for name, layer in self._layers.items():
-            weight = cast(Tensor, layer.get_base_layer().weight)
-            if adapter_dir is not None:
-                down, up = (_matrix(state, f"base_model.model.{name}.lora_{part}.weight", adapter_dir) for part in "AB")
-                scale = cast(float, layer.scaling["default"])
-                weight = torch.addmm(weight.float(), up.to(weight.device), down.to(weight.device), alpha=scale)
+            parameter = cast(nn.Parameter, layer.get_base_layer().weight)
+            if adapter_dir is None:
+                weight = plain_weight(parameter)
+            else:
+                matrices = [_matrix(state, f"base_model.model.{name}.lora_{part}.weight", adapter_dir) for part in "AB"]
+                down, up = (matrix.to(parameter.device) for matrix in matrices)
+                weight = merged_weight(parameter, down, up, scale=cast(float, layer.scaling["default"]))
             if name in self._packed:
                 self._packed[name].repack(weight)
             else:
@@ -51,11 +54,21 @@ class ScratchModel:
 
 
 def copy_of(base: PreTrainedModel) -> PreTrainedModel:
-    """Return a frozen copy of a model, to become a ScratchModel."""
-    return copy.deepcopy(base).requires_grad_(False)
+    """Return a frozen copy of a model, to become a ScratchModel; layers stored in 4 bit become plain ones."""
+    twin = copy.deepcopy(base).requires_grad_(False)
+    modules: dict[str, nn.Module] = dict(base.named_modules())
+    for name, linear in modules.items():
+        if not (isinstance(linear, nn.Linear) and hasattr(linear.weight, "quant_state")):
+            continue
+        plain = nn.Linear(linear.in_features, linear.out_features, bias=False, device="meta")
+        plain.weight = nn.Parameter(plain_weight(linear.weight), requires_grad=False)
+        plain.bias = linear.bias
+        parent, _, child = name.rpartition(".")
+        setattr(twin.get_submodule(parent), child, plain)
+    return twin
 
 
 def _matrix(state: dict[str, Tensor], key: str, adapter_dir: Path) -> Tensor:
     if key not in state:
         raise CheckpointError(f"adapter {adapter_dir} has no tensor {key}; it was trained on another base")
-    return state[key].float()
+    return state[key]

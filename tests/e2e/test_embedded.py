@@ -15,7 +15,7 @@ from edge_rl.sandbox import make_interpreter
 from edge_rl.scoring.scorer import Scorer
 from edge_rl.types import Author, Prompt, Sample
 from edge_rl.weights.embedded import MODULE
-from edge_rl.weights.loading import load_base
+from edge_rl.weights.loading import load_base, turn_end_ids
 
 pytestmark = [
     pytest.mark.slow,
@@ -55,7 +55,7 @@ def test_embedded_model_collects_a_group_that_runs_code() -> None:
     settings = RolloutConfig(group_size=4, prompts_per_step=1, max_tokens=48, chunk_tokens=48, temperature=0.3)
     engine = HfEngine(base, _no_adapter, slots=4)
     interpreter = make_interpreter(timeout_s=5.0)
-    collector = Collector(engine, interpreter, tokenizer, settings, seed=0)  # pyright: ignore[reportArgumentType]
+    collector = Collector(engine, interpreter, tokenizer, settings, seed=0, stop_token_ids=turn_end_ids(tokenizer))
 
     def next_prompts(count: int) -> list[Prompt]:
         return [prompt] * count

@@ -269,7 +269,7 @@ def test_4_the_order_of_groups_and_members_does_not_matter(exact: Policy) -> Non
 def _collect(policy_: Policy, settings: RolloutConfig, *, rounds: int = 8) -> tuple[dict[str, Group], int, int]:
     """The groups drawn in step 0, finished over as many steps as it takes; sessions opened; steps taken."""
     interpreter = CountingInterpreter()
-    collector = Collector(policy_.engine, interpreter, PieceCodec(), settings, seed=1)
+    collector = Collector(policy_.engine, interpreter, PieceCodec(), settings, seed=1, stop_token_ids=(0,))
     drawn = 0
 
     def prompts(count: int) -> list[Prompt]:

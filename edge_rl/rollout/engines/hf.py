@@ -3,7 +3,7 @@
 The engine has a scratch copy of the model to itself. `load_adapter` has its adapted matrices rewritten from the pristine base
 plus the adapter, so nothing drifts and the base is never written. A prompt that several requests share is read once
 and its cache copied; a finished sequence gives its slot to the next request; a follow-up (a tool result) continues in the
-slot of its sequence.
+slot of its sequence. What all prompts begin with is read once for all.
 """
 
 from collections import deque
@@ -133,6 +133,17 @@ class HfEngine:
         return self._head(hidden_BTH[torch.arange(len(new), device=device), last_B])
 
 
+def _common_prefix(prompts: set[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the tokens that all of several prompts begin with, short of the whole of any; () for a single prompt."""
+    if len(prompts) < 2:
+        return ()
+    first, last = min(prompts), max(prompts)
+    length = next(
+        (index for index, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(first)
+    )
+    return first[: min(length, min(map(len, prompts)) - 1)]
+
+
 class _Batch:
     """The state of one `generate` call."""
 
@@ -142,6 +153,13 @@ class _Batch:
         self._follow_up = follow_up
         self._slots: list[_Slot | None] = [None] * min(engine.slots, max(len(queue), 1))
         self._cache = engine.new_cache(len(self._slots))
+        # All at once: growing would leave the smaller blocks behind. A page takes no memory before it is written.
+        self._cache.reserve(max((len(request.token_ids) + request.max_new_tokens for request in queue), default=0))
+        self._prefix = _common_prefix({request.token_ids for request in queue})
+        """Tokens that every request begins with, as a system message; read once and kept in every row."""
+        if self._prefix:
+            engine.next_logits(self._cache, [0], [self._prefix], [0])
+            self._cache.copy_row(0, list(range(1, len(self._slots))), len(self._prefix))
 
     def run(self) -> None:
         while True:
@@ -182,15 +200,16 @@ class _Batch:
             width = 0
             while self._queue and None in self._slots:
                 request = self._queue[0]
-                width = max(width, len(request.token_ids))
+                width = max(width, len(request.token_ids) - len(self._prefix))
                 if request.token_ids not in by_prompt and by_prompt and width * (len(by_prompt) + 1) > PREFILL_TOKENS:
                     break
                 row = self._slots.index(None)
                 self._slots[row] = _Slot(self._queue.popleft())
                 by_prompt.setdefault(request.token_ids, []).append(row)
-            prompts = list(by_prompt)
             first_rows = [rows[0] for rows in by_prompt.values()]
-            logits = self._engine.next_logits(self._cache, first_rows, prompts, [0] * len(prompts))
+            start = len(self._prefix)
+            new = [prompt[start:] for prompt in by_prompt]
+            logits = self._engine.next_logits(self._cache, first_rows, new, [start] * len(new))
             for prompt, rows in by_prompt.items():
                 if rows[1:]:
                     self._cache.copy_row(rows[0], rows[1:], len(prompt))
@@ -198,11 +217,11 @@ class _Batch:
             self._accept([row for rows in by_prompt.values() for row in rows], logits[owner])
 
     def _decode(self, rows: list[int]) -> None:
-        """Write one token in every row; rows that wait or are free are computed along and ignored."""
+        """Write one token in every row; rows that wait or are free are computed along and ignored, beyond the prefix."""
         width = rows[-1] + 1
         slots = self._slots[:width]
         last = [[slot.token_ids[-1]] if slot is not None and slot.token_ids else [0] for slot in slots]
-        starts = [slot.length - 1 if slot is not None else 0 for slot in slots]
+        starts = [slot.length - 1 if slot is not None else len(self._prefix) for slot in slots]
         logits = self._engine.next_logits(self._cache, range(width), last, starts)
         self._engine.decode_slot_steps += width
         self._accept(rows, logits if len(rows) == width else logits[rows])

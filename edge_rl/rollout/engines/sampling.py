@@ -10,6 +10,8 @@ import struct
 import torch
 from torch import Tensor
 
+from edge_rl.errors import EngineError
+
 # Shapes: B rows, V vocabulary, N blocks of BLOCK tokens.
 BLOCK = 256
 
@@ -24,6 +26,8 @@ def sample(logits_BV: Tensor, uniform_B: Tensor, temperature_B: Tensor) -> tuple
     """Return ([B] token ids, [B] natural log-probabilities after division by the temperature).
 
     A row with temperature 0 takes its most likely token; the log-probability is then that of the undivided logits.
+
+    Raises: EngineError for logits that are NaN or infinite.
     """
     greedy_B = temperature_B == 0
     scale_B = torch.where(greedy_B, torch.ones_like(temperature_B), temperature_B)
@@ -31,6 +35,11 @@ def sample(logits_BV: Tensor, uniform_B: Tensor, temperature_B: Tensor) -> tuple
     if not bool((scale_B == 1).all()):
         logits_BV = logits_BV / scale_B.unsqueeze(1)
     top_B, argmax_B = logits_BV.max(dim=1)
+    if not bool(torch.isfinite(top_B).all()):
+        raise EngineError(
+            "the model returned logits that are not finite; its weights or the adapter are damaged, or the dtype is too "
+            "narrow: try model.dtype=float32 or a lower learning rate"
+        )
     weights_BV = (logits_BV - top_B.unsqueeze(1)).exp_()
     rows, vocabulary = weights_BV.shape
     if vocabulary % BLOCK:

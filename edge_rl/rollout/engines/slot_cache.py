@@ -97,7 +97,7 @@ def grouped_attention(  # noqa: PLR0913  (the signature is that of transformers)
     query_BHTD: Tensor,
     key_BGLD: Tensor,
     value_BGLD: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: Tensor,
     *,
     scaling: float,
     sliding_window: int | None = None,
@@ -117,9 +117,8 @@ def grouped_attention(  # noqa: PLR0913  (the signature is that of transformers)
     groups = key_BGLD.shape[1]
     query = query_BHTD.reshape(batch, groups, heads // groups * tokens, size)
     scores = torch.matmul(query * scaling, key_BGLD.transpose(2, 3))
-    if attention_mask is not None:
-        scores = scores.view(batch, groups, heads // groups, tokens, -1) + attention_mask.unsqueeze(2)
-        scores = scores.view(batch, groups, heads // groups * tokens, -1)
+    scores = scores.view(batch, groups, heads // groups, tokens, -1) + attention_mask.unsqueeze(2)
+    scores = scores.view(batch, groups, heads // groups * tokens, -1)
     weights = scores.softmax(dim=-1, dtype=torch.float32).to(value_BGLD.dtype)
     mixed = torch.matmul(weights, value_BGLD).view(batch, heads, tokens, size)
     return mixed.transpose(1, 2).contiguous(), None

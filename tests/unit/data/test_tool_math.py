@@ -148,7 +148,8 @@ def test_tool_math_counts_match_the_issue() -> None:
         pool: {tag(s, "wording") for s in samples() if s.tags[0] == pool} for pool in ("hinted", "plain", "test")
     }
     assert len(wordings["hinted"]) == 30  # no two traces on one wording
-    assert len(wordings["plain"]) >= 20
+    assert len(wordings["plain"]) >= 70
+    assert not wordings["plain"] & wordings["hinted"]  # reinforcement meets wordings that the warm start has not seen
     assert len(wordings["test"]) >= 25
     assert all(sample.tools == ("python",) and sample.kind == "numeric" for sample in samples())
     assert all((sample.trace != ()) == ("hinted" in sample.tags) for sample in samples())

@@ -106,6 +106,25 @@ def test_an_unjudged_rollout_is_left_out_of_the_kl_term_too(model: Any) -> None:
     assert metrics["learning/live_rollouts"] == 2
 
 
+@pytest.mark.parametrize("rewards", [[0.0, -0.1], [1.0, 0.9], [0.0, None, -0.1], [1.0, None, 0.9]])
+def test_with_mixed_groups_only_a_group_all_right_or_all_wrong_is_left_out(
+    model: Any, rewards: list[float | None]
+) -> None:
+    mixed = make_scored_group([1.0, 0.0], [make_rollout(policy(10), prompt=PROMPT), make_rollout(policy(20))])
+    other = make_scored_group(
+        rewards, [make_rollout(policy(40 + index), prompt=(9, 8)) for index in range(len(rewards))]
+    )
+    with_both = RecordingLearner(model, _settings()).update([mixed, other], policy_version=0)
+    assert with_both["learning/live_rollouts"] == 4
+    learner = RecordingLearner(model, _settings(mixed_groups_only=True))
+    metrics = learner.update([mixed, other], policy_version=0)
+    assert metrics["learning/live_rollouts"] == 2
+    found = learner.gradients
+    learner.update([mixed], policy_version=0)
+    for name, gradient in learner.gradients.items():
+        torch.testing.assert_close(gradient, found[name], atol=1e-6, rtol=0)
+
+
 def test_a_rollout_without_policy_tokens_is_left_out(model: Any) -> None:
     empty = make_rollout(tool(30), prompt=PROMPT)
     group = make_scored_group([1.0, 0.0], [make_rollout(policy(10), prompt=PROMPT), empty])

@@ -85,6 +85,14 @@ def test_resumed_files_equal_those_of_an_uninterrupted_run(tmp_path: Path) -> No
         assert (whole / name).read_bytes() == (resumed / name).read_bytes()
 
 
+def test_whole_numbers_are_written_as_they_are_read_back(tmp_path: Path) -> None:
+    writer = MetricsWriter(tmp_path)
+    writer.write_step(StepReport(step=0, metrics={"groups/live": 3}))
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    MetricsWriter(tmp_path, first_step=1)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
 def test_torn_last_line_is_left_out_and_removed_on_resume(tmp_path: Path) -> None:
     writer = MetricsWriter(tmp_path)
     writer.write_step(_report(0))
@@ -186,6 +194,7 @@ def test_full_disk_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_atomic_write_keeps_the_old_content_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file.json"
     write_text_atomically(path, "old")
+    assert path.stat().st_mode & 0o777 == 0o644
 
     def fail(descriptor: int) -> None:
         raise OSError(5, "Input/output error")

@@ -57,12 +57,19 @@ class Setting:
     """A collector with its parts at hand."""
 
     def __init__(
-        self, script: Sequence[int] | Callable[[str], Sequence[int]], *, seed: int = 0, **settings: Any
+        self,
+        script: Sequence[int] | Callable[[str], Sequence[int]],
+        *,
+        seed: int = 0,
+        stops: Sequence[int] = (0,),
+        **settings: Any,
     ) -> None:
         given: dict[str, Any] = {"group_size": 2, "prompts_per_step": 1, "max_tokens": 60, "chunk_tokens": 60}
         self.engine = Recorder(script if callable(script) else lambda key: script)
         self.interpreter = CountingInterpreter()
-        self.collector = Collector(self.engine, self.interpreter, CODEC, RolloutConfig(**(given | settings)), seed=seed)
+        self.collector = Collector(
+            self.engine, self.interpreter, CODEC, RolloutConfig(**(given | settings)), seed=seed, stop_token_ids=stops
+        )
         self.num_prompts = 0
 
     def prompts(self, count: int) -> list[Prompt]:
@@ -207,14 +214,27 @@ def test_tool_tokens_count_for_the_length() -> None:
     assert rollout.num_policy_tokens == call + 3
 
 
-def test_a_tool_result_that_passes_the_limit_ends_the_rollout() -> None:
+@pytest.mark.parametrize("room", [2, -1, 0])
+def test_a_tool_result_that_passes_the_limit_ends_the_rollout_without_it(room: int) -> None:
+    """`room`: tokens after the call; below 1, those that the result lacks of fitting."""
     call, result = len(tokens(CALL)), len(tokens("\n```output\n1\n```\n"))
-    setting = Setting((*tokens(CALL), *tokens("a" * 50)), max_tokens=call + 2, chunk_tokens=call + 2)
+    limit = call + (room if room > 0 else result + room)
+    setting = Setting((*tokens(CALL), *tokens("a" * 50)), max_tokens=limit, chunk_tokens=limit)
     rollout = setting.first()
+    fits = room == 0
     assert rollout.stop_reason is StopReason.LENGTH
-    assert authors(rollout) == [Author.POLICY, Author.TOOL]
-    assert len(rollout.token_ids) == call + result
+    assert authors(rollout) == [Author.POLICY, *[Author.TOOL] * fits]
+    assert len(rollout.token_ids) == call + result * fits <= limit
+    assert len(rollout.executions) == 1
     assert len(setting.engine.requests) == 2  # one per member, no follow-up
+
+
+def test_any_of_the_stop_tokens_ends_the_turn() -> None:
+    for stop in (0, 67):
+        rollout = Setting((*tokens("aa"), stop, *tokens("bb")), stops=(0, 67)).first()
+        assert rollout.stop_reason is StopReason.STOP
+        assert rollout.token_ids[-1] == stop
+        assert len(rollout.token_ids) == 3
 
 
 def test_a_long_result_is_shortened() -> None:
@@ -428,7 +448,7 @@ class Failing(Recorder):
 def test_sessions_are_closed_when_the_engine_fails() -> None:
     interpreter = CountingInterpreter()
     engine = Failing(lambda key: (*tokens(CALL), *tokens("a"), 0))
-    collector = Collector(engine, interpreter, CODEC, RolloutConfig(group_size=2), seed=0)
+    collector = Collector(engine, interpreter, CODEC, RolloutConfig(group_size=2), seed=0, stop_token_ids=(0,))
     with pytest.raises(EngineError, match="out of memory"):
         collector.collect(lambda count: [make_prompt(64)] * count, [], step=0, num_groups=1)
     assert len(interpreter.sessions) == 2
@@ -441,7 +461,12 @@ def test_a_sandbox_that_cannot_be_opened_stops_the_collection() -> None:
             raise SandboxError("no session can be had")
 
     collector = Collector(
-        Recorder(lambda key: (*tokens(CALL), 0)), Broken(), CODEC, RolloutConfig(group_size=2), seed=0
+        Recorder(lambda key: (*tokens(CALL), 0)),
+        Broken(),
+        CODEC,
+        RolloutConfig(group_size=2),
+        seed=0,
+        stop_token_ids=(0,),
     )
     with pytest.raises(SandboxError, match="no session can be had"):
         collector.collect(lambda count: [make_prompt(64)] * count, [], step=0, num_groups=1)

@@ -96,6 +96,36 @@ def test_a_shared_prompt_is_read_once(policy: Policy, monkeypatch: pytest.Monkey
     assert passes == [3, 4, 4]
 
 
+PREFIX = (301, 302, 303, 304)
+
+
+@pytest.mark.parametrize(
+    "endings", [((5,), (6,)), ((5, 6), (5, 6, 7), (8,)), ((), (5,)), ((301, 302), (301,))], ids=str
+)
+def test_what_all_prompts_begin_with_is_read_once(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch, endings: Sequence[Sequence[int]]
+) -> None:
+    """19 requests on 8 slots: rows are freed, decoded along while free, and filled again behind the kept beginning."""
+    prompts = [(*PREFIX, *ending) for ending in endings]
+    requests = [
+        replace(request, max_new_tokens=1 + (index * 5) % 13)
+        for index, request in enumerate(_requests(19, prompts=prompts))
+    ]
+    read: list[int] = []
+    original = HfEngine.next_logits
+
+    def count(
+        engine: HfEngine, cache: SlotCache, rows: Sequence[int], new: Sequence[Sequence[int]], starts: Sequence[int]
+    ) -> torch.Tensor:
+        read.extend(len(tokens) for tokens, start in zip(new, starts, strict=True) if start == 0)
+        return original(engine, cache, rows, new, starts)
+
+    monkeypatch.setattr(HfEngine, "next_logits", count)
+    segments = generate_all(policy.engine, requests)
+    assert read == [len(PREFIX) if () not in endings else len(PREFIX) - 1]
+    _check(policy, requests, segments)
+
+
 def test_a_small_prefill_budget_changes_nothing(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hf, "PREFILL_TOKENS", 8)
     requests = _requests(9, prompts=PROMPTS, max_new_tokens=5)

@@ -1,13 +1,16 @@
 """The copy that generates: base + adapter, rebuilt without drift."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors import torch as safetensors_torch
 
 from edge_rl.errors import CheckpointError
-from tests.builders_models import randomise_adapter
+from edge_rl.weights import adapters
+from edge_rl.weights.scratch import copy_of
+from tests.builders_models import make_tiny_model, randomise_adapter
 from tests.builders_policies import Policy, make_policy, plain_logprobs
 
 TOKENS = (5, 6, 7, 11, 12, 200, 13)
@@ -79,3 +82,21 @@ def test_an_adapter_that_lacks_a_matrix_is_refused(tmp_path: Path) -> None:
     safetensors_torch.save_file({name: value for name, value in state.items() if name != missing}, path)
     with pytest.raises(CheckpointError, match=r"has no tensor .*it was trained on another base"):
         policy.scratch.load(folder)
+
+
+def test_copy_of_a_base_in_4_bit_holds_plain_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands in for bitsandbytes: codes with a scale beside them."""
+    codec = SimpleNamespace(dequantize_4bit=lambda codes, state: codes.float() * state)
+    monkeypatch.setattr(adapters, "require", lambda name, extra: codec)
+    base = make_tiny_model()
+    expected = copy_of(base)
+    linear = base.model.layers[0].mlp.up_proj
+    codes = torch.nn.Parameter(torch.randint(0, 16, linear.weight.shape, dtype=torch.uint8), requires_grad=False)
+    codes.quant_state = 0.5  # pyright: ignore[reportAttributeAccessIssue]
+    linear.weight = codes
+    twin = copy_of(base)
+    assert torch.equal(twin.model.layers[0].mlp.up_proj.weight, codes.float() * 0.5)
+    assert twin.model.layers[0].mlp.up_proj.weight.dtype == torch.float32
+    assert torch.equal(twin.model.layers[0].mlp.down_proj.weight, expected.model.layers[0].mlp.down_proj.weight)
+    assert base.model.layers[0].mlp.up_proj.weight is codes
+    assert torch.isfinite(twin(torch.tensor([TOKENS])).logits).all()

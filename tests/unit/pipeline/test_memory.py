@@ -1,0 +1,29 @@
+"""Free pages go back to the operating system."""
+
+from pathlib import Path
+
+import pytest
+
+from edge_rl.pipeline import memory
+from edge_rl.pipeline.memory import release_free_memory
+
+
+def _resident_mb() -> int:
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS")]
+    return int(line.split()[1]) // 1024
+
+
+@pytest.mark.skipif(memory._malloc_trim() is None, reason="needs glibc")
+def test_release_free_memory_gives_back_what_lies_between_blocks_in_use() -> None:
+    blocks = [bytearray(100_000) for _ in range(4000)]
+    kept = blocks[::100]
+    full = _resident_mb()
+    del blocks
+    release_free_memory()
+    assert len(kept) == 40
+    assert full - _resident_mb() > 200
+
+
+def test_release_free_memory_does_nothing_without_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_malloc_trim", lambda: None)
+    release_free_memory()
