@@ -265,6 +265,8 @@ class Reward:
     """None where the verdict is None."""
     breakdown: Mapping[str, float] = field(default_factory=dict[str, float])
     """Named parts; they add up to the total."""
+    signals: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What was measured beside the reward and never enters it, such as the format or the gap to an audit judge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ Names: reward/..., groups/..., rollout/...; a share lies between 0 and 1. What l
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from edge_rl.types import ExecutionStatus, ScoredGroup, StopReason
 
@@ -14,6 +14,8 @@ def group_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
 
     reward/mean            mean reward of the judged rollouts (nan where none was judged)
     reward/solve_rate      right rollouts among the judged (nan where none was judged)
+    reward/<part>          mean of each part of the reward over the rollouts that have it
+    signal/<name>          mean of what was measured beside the reward: format = share with exactly one marked answer
     groups/count           groups; live = some right and some wrong, so they say something about correctness
     groups/live, groups/all_right, groups/all_wrong
     groups/silent          groups whose judged rewards are all equal: exactly zero gradient
@@ -28,7 +30,10 @@ def group_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     num_correct = sum(group.num_correct for group in groups)
     num_judged = sum(group.num_judged for group in groups)
     with_code = [rollout for rollout in rollouts if rollout.executions]
+    all_rewards = [reward for group in groups for reward in group.rewards]
     return {
+        **_means("reward", [reward.breakdown for reward in all_rewards]),
+        **_means("signal", [reward.signals for reward in all_rewards]),
         "reward/mean": _mean(rewards),
         "reward/solve_rate": num_correct / num_judged if num_judged else math.nan,
         "groups/count": len(groups),
@@ -50,6 +55,11 @@ def group_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
 
 def _is_silent(group: ScoredGroup) -> bool:
     return len({reward.total for reward in group.rewards if reward.total is not None}) <= 1
+
+
+def _means(section: str, rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = sorted({name for row in rows for name in row})
+    return {f"{section}/{name}": _mean([row[name] for row in rows if name in row]) for name in names}
 
 
 def _mean(values: Sequence[float], *, empty: float = math.nan) -> float:

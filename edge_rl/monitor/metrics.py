@@ -245,4 +245,5 @@ def _sample_line(rollout: Rollout, verdict: Verdict, reward: Reward) -> dict[str
         "route": verdict.route,
         "reward": reward.total,
         "breakdown": dict(reward.breakdown),
+        "signals": dict(reward.signals),
     }

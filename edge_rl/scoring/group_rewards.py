@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_rl.config import ScoringConfig, suggest
-from edge_rl.errors import ConfigError, EdgeRLError, VerifierError, boundary
+from edge_rl.errors import ConfigError, VerifierError, boundary
 from edge_rl.scoring.model_rewards import make_judge, make_reward_model
 from edge_rl.scoring.rewards import REWARDS, get_reward, in_order
 from edge_rl.scoring.user_code import load_file
@@ -86,6 +86,7 @@ def weighted(context: RewardContext) -> GroupReward:
         for place, verdict in enumerate(verdicts):
             totals = {name: column[place].total for name, column in columns.items()}
             values = {name: weights[name] * total for name, total in totals.items() if total is not None}
+            signals = {key: value for column in columns.values() for key, value in column[place].signals.items()}
             if verdict.correct is None or len(values) < len(totals):
                 results.append(Reward(total=None))
                 continue
@@ -93,7 +94,7 @@ def weighted(context: RewardContext) -> GroupReward:
             total = plain if is_ordered else in_order(plain, verdict.correct, middle)
             if total != plain:
                 values["order"] = total - plain
-            results.append(Reward(total=total, breakdown=values))
+            results.append(Reward(total=total, breakdown=values, signals=signals))
         return results
 
     return reward
@@ -178,16 +179,14 @@ def _from_scores(
             (sample.question, rollout.policy_text, sample.answer)
             for sample, rollout in zip(samples, rollouts, strict=True)
         ]
-        try:
-            scores = score(rows)
-        except EdgeRLError:
-            raise
-        return [
-            Reward(total=None) if parts is None else Reward(total=parts["score"], breakdown={name: parts["score"]})
-            for parts in scores
-        ]
+        return [Reward(total=None) if parts is None else _from_parts(parts, name) for parts in score(rows)]
 
     return reward
+
+
+def _from_parts(parts: dict[str, float], name: str) -> Reward:
+    signals = {key: value for key, value in parts.items() if key != "score"}
+    return Reward(total=parts["score"], breakdown={name: parts["score"]}, signals=signals)
 
 
 def _from_number(value: Any, name: str) -> Reward:

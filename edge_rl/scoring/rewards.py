@@ -83,9 +83,14 @@ def dler_truncation(rollout: Rollout, verdict: Verdict, settings: ScoringConfig)
 
 def answer_format(rollout: Rollout, verdict: Verdict, settings: ScoringConfig) -> Reward:
     """Return `binary` plus format_weight where the completion commits to exactly one marked value (box, ####, tag)."""
-    commitment = commit(rollout.policy_text)
-    is_marked = commitment.route in ("box", "marker", "tag") and len(commitment.values) == 1
-    return _shaped(rollout, verdict, settings, "format", settings.format_weight if is_marked else 0.0)
+    weight = settings.format_weight if is_marked(rollout.policy_text) else 0.0
+    return _shaped(rollout, verdict, settings, "format", weight)
+
+
+def is_marked(completion: str) -> bool:
+    """Return whether a completion commits to exactly one marked value."""
+    commitment = commit(completion)
+    return commitment.route in ("box", "marker", "tag") and len(commitment.values) == 1
 
 
 REWARDS: dict[str, RewardFunction] = {

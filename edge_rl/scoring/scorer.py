@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from edge_rl.config import ScoringConfig
 from edge_rl.errors import DataError, EdgeRLError, VerifierError, boundary
 from edge_rl.scoring.calls import read_wanted, write_calls
 from edge_rl.scoring.group_rewards import RewardContext, make_reward
 from edge_rl.scoring.pool import NUM_CHILDREN, one_verdict, start_pool
+from edge_rl.scoring.rewards import is_marked
 from edge_rl.scoring.verifiers import get_verifier
 from edge_rl.types import Group, Interpreter, Reward, Rollout, Sample, ScoredGroup, StopReason, Verdict
 
@@ -68,6 +70,12 @@ class Scorer:
         except VerifierError as error:
             rewards = tuple(Reward(total=None) for _ in group.rollouts)
             verdicts = tuple(Verdict(correct=None, reason=str(error), route="reward_failed") for _ in verdicts)
+        # Logged whatever the reward: a format that is lost while the reward rises is a thing to see.
+        marked = [float(is_marked(rollout.policy_text)) for rollout in group.rollouts]
+        rewards = tuple(
+            replace(reward, signals={**reward.signals, "format": value})
+            for reward, value in zip(rewards, marked, strict=True)
+        )
         return ScoredGroup(group=group, verdicts=verdicts, rewards=rewards)
 
 

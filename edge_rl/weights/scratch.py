@@ -56,12 +56,12 @@ class ScratchModel:
 def copy_of(base: PreTrainedModel) -> PreTrainedModel:
     """Return a frozen copy of a model, to become a ScratchModel; layers stored in 4 bit become plain ones."""
     twin = copy.deepcopy(base).requires_grad_(False)
-    modules: dict[str, nn.Module] = dict(base.named_modules())
+    modules: dict[str, nn.Module] = dict(base.named_modules())  # pyright: ignore[reportUnknownArgumentType]
     for name, linear in modules.items():
         if not (isinstance(linear, nn.Linear) and hasattr(linear.weight, "quant_state")):
             continue
         plain = nn.Linear(linear.in_features, linear.out_features, bias=False, device="meta")
-        plain.weight = nn.Parameter(plain_weight(linear.weight), requires_grad=False)
+        plain.weight = nn.Parameter(plain_weight(cast(nn.Parameter, linear.weight)), requires_grad=False)
         plain.bias = linear.bias
         parent, _, child = name.rpartition(".")
         setattr(twin.get_submodule(parent), child, plain)

@@ -55,7 +55,14 @@ def test_embedded_model_collects_a_group_that_runs_code() -> None:
     settings = RolloutConfig(group_size=4, prompts_per_step=1, max_tokens=48, chunk_tokens=48, temperature=0.3)
     engine = HfEngine(base, _no_adapter, slots=4)
     interpreter = make_interpreter(timeout_s=5.0)
-    collector = Collector(engine, interpreter, tokenizer, settings, seed=0, stop_token_ids=turn_end_ids(tokenizer))
+    collector = Collector(
+        engine,
+        interpreter,
+        tokenizer,  # pyright: ignore[reportArgumentType]
+        settings,
+        seed=0,
+        stop_token_ids=turn_end_ids(tokenizer),
+    )
 
     def next_prompts(count: int) -> list[Prompt]:
         return [prompt] * count

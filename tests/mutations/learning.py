@@ -260,13 +260,15 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     ),
     (PACKED, '    if getattr(linear, "bias", None) is not None:\n', "    if False:\n", TEST_PACKED),
     (PACKED, "is_wanted(name) and can_pack(linear)", "can_pack(linear)", TEST_PACKED),
-    (SCRATCH, "alpha=scale)", "alpha=1.0)", TEST_SCRATCH),
+    (SCRATCH, "scale=cast(float", "scale=0.5 * cast(float", TEST_SCRATCH),
     (
         SCRATCH,
-        "weight = cast(Tensor, layer.get_base_layer().weight)",
-        "weight = self._parameters[f'{name}.weight'].data",
+        "parameter = cast(nn.Parameter, layer.get_base_layer().weight)",
+        "parameter = self._parameters[f'{name}.weight']",
         TEST_SCRATCH,
     ),
+    (SCRATCH, "        setattr(twin.get_submodule(parent), child, plain)\n", "", TEST_SCRATCH),
+    (LEARNER, "groups = [group for group in groups if group.is_mixed]", "pass", TEST_LEARNER),
     (SCRATCH, "    if key not in state:\n", "    if False:\n", TEST_SCRATCH),
     (
         CHECKPOINTS,

@@ -43,8 +43,8 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (TRAINING, "self._step not in [step for step, _ in self._validation]", "not self._validation", RUNS),
     (
         TRAINING,
-        "            self.save()\n            raise Stopped\n        self._progress",
-        "            raise Stopped\n        self._progress",
+        "            self.save()\n            raise Stopped\n        release_free_memory()\n        self._progress",
+        "            raise Stopped\n        release_free_memory()\n        self._progress",
         RUNS,
     ),
     (FOLDER, "if path.exists() and _has_begun(run_dir):", "if path.exists():", MISTAKES),

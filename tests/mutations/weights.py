@@ -20,16 +20,19 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (CATALOG, '(1e9 if found[2] == "b" else 1e6)', "1e6", TEST_CATALOG),
     (
         ADAPTERS,
-        "torch.addmm(weight, up, down, alpha=scale, out=target)",
-        "torch.addmm(weight, up, down, out=target)",
+        "up_OR.float(), down_RI.float(), alpha=scale)",
+        "up_OR.float(), down_RI.float())",
         TEST_ADAPTERS,
     ),
     (
         ADAPTERS,
-        "target.copy_(torch.addmm(weight.float(), up, down, alpha=scale))",
-        "target.copy_(weight.to(target.dtype) + scale * (up @ down).to(target.dtype))",
+        "        merged[name] = weight.to(dtype or",
+        "        weight = parameter.to(dtype) + (weight - parameter).to(dtype) if dtype else weight\n"
+        "        merged[name] = weight.to(dtype or",
         TEST_ADAPTERS,
     ),
+    (ADAPTERS, '(old / "content").is_dir() and not target.exists()', "False", TEST_ADAPTERS),
+    (ADAPTERS, '(old / "content").is_dir() and not target.exists()', "(old / 'content').is_dir()", TEST_ADAPTERS),
     (ADAPTERS, "(rows * place).sum()", "rows.sum()", TEST_ADAPTERS),
     (ADAPTERS, "(torch.int16, 16)", "(torch.int16, 0)", TEST_ADAPTERS),
     (ADAPTERS, "    check_base(model, folder)\n", "", TEST_ADAPTERS),

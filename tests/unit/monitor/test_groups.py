@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -66,6 +67,20 @@ def test_group_metrics_by_hand() -> None:
     assert metrics["rollout/code_share"] == pytest.approx(4 / 7)
     assert metrics["rollout/code_failed"] == pytest.approx(1 / 4)
     assert metrics["rollout/truncated"] == pytest.approx(1 / 7)
+
+
+def test_parts_and_signals_are_means_over_the_rollouts_that_have_them() -> None:
+    group = _group([_rollout(member, 1, ()) for member in range(3)], [True, False, None], [0.9, 0.0, None])
+    rewards = (
+        Reward(total=0.9, breakdown={"correctness": 1.0, "code": -0.1}, signals={"format": 1.0, "audit_gap": 0.4}),
+        Reward(total=0.0, breakdown={"correctness": 0.0, "code": 0.0}, signals={"format": 0.0}),
+        Reward(total=None, signals={"format": 0.0}),
+    )
+    metrics = group_metrics([replace(group, rewards=rewards)])
+    assert metrics["reward/correctness"] == 0.5
+    assert metrics["reward/code"] == pytest.approx(-0.05)
+    assert metrics["signal/format"] == pytest.approx(1 / 3)
+    assert metrics["signal/audit_gap"] == 0.4
 
 
 def test_shaped_rewards_make_a_group_speak_though_none_is_right() -> None:

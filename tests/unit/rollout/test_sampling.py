@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from edge_rl.errors import EngineError
 from edge_rl.rollout.engines.sampling import BLOCK, sample, uniform
 
 # Shapes: B rows, V vocabulary.
@@ -138,6 +139,14 @@ def test_sample_reads_bfloat16_logits() -> None:
     token_B, logprob_B = sample(logits_BV, torch.tensor([0.4]).double(), torch.ones(1))
     expected_V = logits_BV[0].double().log_softmax(0)
     assert logprob_B.item() == pytest.approx(float(expected_V[int(token_B)]), abs=1e-6)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_not_finite_are_an_error(value: float, temperature: float) -> None:
+    logits_BV = torch.stack([_logits(300), torch.full((300,), value)])
+    with pytest.raises(EngineError, match="not finite"):
+        sample(logits_BV, torch.tensor([0.3, 0.9]).double(), torch.tensor([temperature, temperature]))
 
 
 def test_uniform_depends_on_seed_and_position_only() -> None:

@@ -22,6 +22,12 @@ def test_scorer_judges_each_rollout_in_order() -> None:
     assert score(r"\boxed{4}", r"\boxed{5}", "") == [(True, 1.0), (False, 0.0), (False, 0.0)]
 
 
+def test_the_format_is_logged_beside_every_reward() -> None:
+    rollouts = tuple(make_rollout(policy(1), policy_text=text) for text in (r"\boxed{4}", "4", ""))
+    (scored,) = Scorer({"s": SAMPLE}, ScoringConfig()).score([Group(id="g", sample_id="s", rollouts=rollouts, born=0)])
+    assert [reward.signals["format"] for reward in scored.rewards] == [1.0, 0.0, 0.0]
+
+
 def test_tool_output_is_no_commitment() -> None:
     assert score("let me see", text=r"let me see \boxed{4}") == [(False, 0.0)]
 

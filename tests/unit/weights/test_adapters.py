@@ -250,7 +250,11 @@ def test_restore_folders_undoes_a_replacement_that_was_killed(
         return rename(self, to)
 
     monkeypatch.setattr(Path, "rename", dying_rename)
-    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+
+    def keep(path: Path, ignore_errors: bool = False) -> None:
+        """The process is dead before it removes anything."""
+
+    monkeypatch.setattr(shutil, "rmtree", keep)
     if renames < 2:
         with pytest.raises(KeyboardInterrupt):
             replace_folder(source, target)

@@ -1,7 +1,7 @@
 """The copy that generates: base + adapter, rebuilt without drift."""
 
 from pathlib import Path
-from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -14,6 +14,8 @@ from tests.builders_models import make_tiny_model, randomise_adapter
 from tests.builders_policies import Policy, make_policy, plain_logprobs
 
 TOKENS = (5, 6, 7, 11, 12, 200, 13)
+LAYER = "model.layers.0.mlp.up_proj"
+OTHER_LAYER = "model.layers.0.mlp.down_proj"
 
 
 def _policy(folder: Path, *, packed: bool = True) -> Policy:
@@ -86,17 +88,26 @@ def test_an_adapter_that_lacks_a_matrix_is_refused(tmp_path: Path) -> None:
 
 def test_copy_of_a_base_in_4_bit_holds_plain_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stands in for bitsandbytes: codes with a scale beside them."""
-    codec = SimpleNamespace(dequantize_4bit=lambda codes, state: codes.float() * state)
-    monkeypatch.setattr(adapters, "require", lambda name, extra: codec)
+
+    class Codec:
+        @staticmethod
+        def dequantize_4bit(codes: torch.Tensor, scale: float) -> torch.Tensor:
+            return codes.float() * scale
+
+    def require(name: str, extra: str) -> type[Codec]:
+        return Codec
+
+    monkeypatch.setattr(adapters, "require", require)
     base = make_tiny_model()
-    expected = copy_of(base)
-    linear = base.model.layers[0].mlp.up_proj
-    codes = torch.nn.Parameter(torch.randint(0, 16, linear.weight.shape, dtype=torch.uint8), requires_grad=False)
+    expected = copy_of(base).get_submodule(OTHER_LAYER)
+    linear = cast(torch.nn.Linear, base.get_submodule(LAYER))
+    shape = (linear.out_features, linear.in_features)
+    codes = torch.nn.Parameter(torch.randint(0, 16, shape, dtype=torch.uint8), requires_grad=False)
     codes.quant_state = 0.5  # pyright: ignore[reportAttributeAccessIssue]
     linear.weight = codes
     twin = copy_of(base)
-    assert torch.equal(twin.model.layers[0].mlp.up_proj.weight, codes.float() * 0.5)
-    assert twin.model.layers[0].mlp.up_proj.weight.dtype == torch.float32
-    assert torch.equal(twin.model.layers[0].mlp.down_proj.weight, expected.model.layers[0].mlp.down_proj.weight)
-    assert base.model.layers[0].mlp.up_proj.weight is codes
+    plain, other = (cast(torch.nn.Linear, twin.get_submodule(name)) for name in (LAYER, OTHER_LAYER))
+    assert torch.equal(plain.weight, codes.float() * 0.5)
+    assert torch.equal(other.weight, cast(torch.nn.Linear, expected).weight)
+    assert linear.weight is codes
     assert torch.isfinite(twin(torch.tensor([TOKENS])).logits).all()
