@@ -16,6 +16,7 @@ import pytest
 
 from edge_rl.data.hints import insert_hints, remove_hints
 from edge_rl.data.seeds import load_samples, save_samples
+from edge_rl.data.tasks import MONTHS
 from edge_rl.types import Author, HintKind, Sample, Split
 
 FOLDER = Path(__file__).parents[3] / "data_seeds"
@@ -113,7 +114,9 @@ def test_tool_math_traces_follow_the_token_protocol() -> None:
 def test_tool_math_traces_state_nothing_that_only_running_can_tell() -> None:
     for sample in hinted():
         before_output = sample.trace[0].text.split("```")[0] + "".join(hint.text for hint in sample.hints)
-        told = set(re.findall(r"\d+", sample.question + " 100 4 60"))
+        months = " ".join(str(number) for number, month in enumerate(MONTHS, start=1) if month in sample.question)
+        plain = re.sub(r"(\.\d*?)0+\b", r"\1", sample.question)  # 10.90 euros are 10.9 in code
+        told = set(re.findall(r"\d+", f"{sample.question} {plain} {months} 100"))
         assert set(re.findall(r"\d+", before_output)) <= told, sample.id
 
 
@@ -148,7 +151,7 @@ def test_tool_math_counts_match_the_issue() -> None:
         pool: {tag(s, "wording") for s in samples() if s.tags[0] == pool} for pool in ("hinted", "plain", "test")
     }
     assert len(wordings["hinted"]) == 30  # no two traces on one wording
-    assert len(wordings["plain"]) >= 70
+    assert len(wordings["plain"]) >= 50
     assert not wordings["plain"] & wordings["hinted"]  # reinforcement meets wordings that the warm start has not seen
     assert len(wordings["test"]) >= 25
     assert all(sample.tools == ("python",) and sample.kind == "numeric" for sample in samples())
