@@ -240,27 +240,84 @@ def recipe_names() -> list[str]:
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
-def load_recipe(name: str) -> dict[str, Any]:
-    """Return the settings of a recipe: a name of the package or a path to a TOML file.
+class About(Section):
+    """What a recipe is for; the table [about] of its TOML, shown by `edge-rl train --list-recipes`."""
 
-    Raises: ConfigError if it does not exist or is no TOML.
+    purpose: str
+    """When to take it, in one line."""
+    source: str
+    """Paper or code that it follows."""
+    deviation: str = ""
+    """Where it does otherwise."""
+
+
+def load_recipe(name: str) -> dict[str, Any]:
+    """Return the settings of a recipe, those of its `base` underneath: a name of the package or a path to a TOML file.
+
+    Raises: ConfigError if it does not exist, is no TOML, or its bases lead back to it.
     """
+    settings = _read_recipe(name, ())
+    del settings["about"]
+    return settings
+
+
+def about_recipe(name: str) -> About | None:
+    """Return what a recipe says about itself; None for a file of a user's own that says nothing.
+
+    Raises: ConfigError as `load_recipe` does, and for an [about] that lacks a line or has one too many.
+    """
+    about = _read_recipe(name, ())["about"]
+    if about is None:
+        return None
+    try:
+        return About.model_validate(about)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, detail['loc']))}: {detail['msg'].lower()}" for detail in error.errors()
+        )
+        raise ConfigError(
+            f"recipe {name}: [about] needs purpose and source, and may have deviation: {problems}"
+        ) from None
+
+
+def _read_recipe(name: str, above: tuple[str, ...]) -> dict[str, Any]:
+    """Return settings with the recipe's own [about] (or None); `above` are the recipes that are based on it."""
+    if name in above:
+        raise ConfigError(f"recipe {name}: its base leads back to it: {' -> '.join((*above, name))}")
+    text, where = _recipe_text(name)
+    try:
+        own = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{where}: no valid TOML: {error}") from None
+    own.setdefault("recipe", Path(name).stem)
+    base = own.pop("base", None)
+    if not isinstance(base, str | None):
+        raise ConfigError(f"{where}: base = {base!r}, but it names another recipe")
+    below = {} if base is None else _read_recipe(base, (*above, name))
+    return _overlay(below, own) | {"about": own.get("about")}
+
+
+def _recipe_text(name: str) -> tuple[str, str]:
+    """Return (the TOML, what to call it in a message)."""
     if name.endswith(".toml"):
         path = Path(name)
         if not path.is_file():
             raise ConfigError(f"recipe file {name} does not exist; known recipes: {', '.join(recipe_names())}")
-        text, where = path.read_text(encoding="utf-8"), name
-    else:
-        if name not in recipe_names():
-            raise ConfigError(f"recipe {name!r} does not exist; {suggest(name, recipe_names())}")
-        text = (resources.files("edge_rl") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
-        where = f"recipe {name}"
-    try:
-        settings = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{where}: no valid TOML: {error}") from None
-    settings.setdefault("recipe", Path(name).stem)
-    return settings
+        return path.read_text(encoding="utf-8"), name
+    if name not in recipe_names():
+        raise ConfigError(f"recipe {name!r} does not exist; {suggest(name, recipe_names())}")
+    text = (resources.files("edge_rl") / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
+    return text, f"recipe {name}"
+
+
+def _overlay(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both trees in one; where both have a key that is no section, the upper one wins."""
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        both = isinstance(value, dict) and isinstance(under, dict)
+        merged[key] = _overlay(cast(dict[str, Any], under), cast(dict[str, Any], value)) if both else value
+    return merged
 
 
 def resolve(recipe: str, overrides: Mapping[str, Any], assignments: Sequence[str] = ()) -> Config:

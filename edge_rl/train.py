@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from edge_rl.cli import run_door
-from edge_rl.config import Config, recipe_names, resolve
+from edge_rl.config import Config, about_recipe, recipe_names, resolve
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     arguments = tyro.cli(TrainArguments, args=argv, prog="python -m edge_rl.train")
     if arguments.list_recipes:
-        print("\n".join(recipe_names()))
+        _print_recipes(as_json=arguments.json)
         return 0
     config = _resolve(arguments)
     if arguments.dry_run:
@@ -93,6 +93,21 @@ def _main(argv: Sequence[str] | None) -> int:
     if arguments.json:
         print((run_dir / "report.json").read_text(encoding="utf-8"))
     return 0
+
+
+def _print_recipes(*, as_json: bool) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    recipes = [(name, about) for name in recipe_names() if (about := about_recipe(name)) is not None]
+    if as_json:
+        print(json.dumps([{"name": name, **about.model_dump()} for name, about in recipes], indent=2))
+        return
+    table = Table("recipe", "what it is for", "source", "where it does otherwise", box=SIMPLE_HEAD, show_lines=True)
+    for name, about in recipes:
+        table.add_row(name, about.purpose, about.source, about.deviation)
+    Console(highlight=False).print(table)
 
 
 def _resolve(arguments: TrainArguments) -> Config:

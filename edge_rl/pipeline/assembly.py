@@ -54,6 +54,8 @@ class Parts:
     """Base with the adapter that is trained."""
     tokenizer: Any
     """A transformers tokenizer; what transformers declares of it lacks eos_token_id and more that the stages use."""
+    scratch: ScratchModel
+    """The engine's copy of the model."""
     engine: HfEngine
     interpreter: AnyInterpreter
     """Runs until it is closed: `with parts.interpreter`."""
@@ -146,6 +148,7 @@ def assemble(config: Config) -> Parts:
         samples=samples,
         model=model,
         tokenizer=tokenizer,
+        scratch=scratch,
         engine=engine,
         interpreter=interpreter,
         scorer=scorer,

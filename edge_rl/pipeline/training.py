@@ -111,6 +111,7 @@ class Training:
             started = time.monotonic()
             self._load_policy()
             groups = self._collect()
+            self._parts.scratch.unload()  # it is written anew for the next policy, and the update needs the room
             release_free_memory()
             collected = time.monotonic()
             update = self._learner.update(groups, policy_version=self._step)

@@ -70,13 +70,23 @@ class Scorer:
         except VerifierError as error:
             rewards = tuple(Reward(total=None) for _ in group.rollouts)
             verdicts = tuple(Verdict(correct=None, reason=str(error), route="reward_failed") for _ in verdicts)
-        # Logged whatever the reward: a format that is lost while the reward rises is a thing to see.
-        marked = [float(is_marked(rollout.policy_text)) for rollout in group.rollouts]
         rewards = tuple(
-            replace(reward, signals={**reward.signals, "format": value})
-            for reward, value in zip(rewards, marked, strict=True)
+            replace(reward, signals={**reward.signals, **format_signal(rollout.policy_text)})
+            for reward, rollout in zip(rewards, group.rollouts, strict=True)
         )
         return ScoredGroup(group=group, verdicts=verdicts, rewards=rewards)
+
+
+def format_signal(completion: str) -> dict[str, float]:
+    """Return {"format": 1 or 0}, or nothing where the text cannot be read.
+
+    A format that is lost while the reward rises is a thing to see, whatever the reward.
+    """
+    try:
+        with boundary(VerifierError, "format"):
+            return {"format": float(is_marked(completion))}
+    except VerifierError:
+        return {}
 
 
 def judge_text(completion: str, sample: Sample, interpreter: Interpreter | None = None) -> Verdict:

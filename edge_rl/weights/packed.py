@@ -68,8 +68,13 @@ class PackedLinear(nn.Linear):
         else:
             self.weight = nn.Parameter(torch.empty(0), requires_grad=False)
 
+    def drop(self) -> None:
+        """Give the packed copies back, until the next `repack`."""
+        self._forth, self._back = torch.empty(0), None
+
     def forward(self, input: Tensor) -> Tensor:
         """Return [..., O]."""
+        assert self._forth.numel(), "a layer that was dropped multiplies again after `repack`"
         if torch.is_grad_enabled() and input.requires_grad:
             assert self._back is not None, "a layer without its plain weight is for inference"
             return cast(Tensor, _FrozenLinear.apply(input, self._forth, self._back))

@@ -52,6 +52,11 @@ class ScratchModel:
             else:
                 self._parameters[f"{name}.weight"].copy_(weight)
 
+    def unload(self) -> None:
+        """Give most of the copy's memory back; it generates again after the next `load`."""
+        for name in self._layers.keys() & self._packed.keys():
+            self._packed[name].drop()
+
 
 def copy_of(base: PreTrainedModel) -> PreTrainedModel:
     """Return a frozen copy of a model, to become a ScratchModel; layers stored in 4 bit become plain ones."""

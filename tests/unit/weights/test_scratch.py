@@ -9,6 +9,7 @@ from safetensors import torch as safetensors_torch
 
 from edge_rl.errors import CheckpointError
 from edge_rl.weights import adapters
+from edge_rl.weights import packed as packed_linears
 from edge_rl.weights.scratch import copy_of
 from tests.builders_models import make_tiny_model, randomise_adapter
 from tests.builders_policies import Policy, make_policy, plain_logprobs
@@ -47,6 +48,30 @@ def test_load_none_gives_the_base(tmp_path: Path) -> None:
     policy.scratch.load(None)
     with policy.model.disable_adapter():
         assert _difference(policy) < 1e-5
+    assert torch.equal(plain_logprobs(policy.scratch.model, TOKENS, 1), before)
+
+
+def test_unload_gives_the_copy_back_until_the_next_load(tmp_path: Path) -> None:
+    policy = _policy(tmp_path)
+    folder = policy.save()
+    policy.scratch.load(folder)
+    before = plain_logprobs(policy.scratch.model, TOKENS, 1)
+    policy.scratch.unload()
+    with pytest.raises(AssertionError, match="repack"):
+        plain_logprobs(policy.scratch.model, TOKENS, 1)
+    policy.scratch.load(folder)
+    assert torch.equal(plain_logprobs(policy.scratch.model, TOKENS, 1), before)
+
+
+def test_unload_leaves_a_copy_of_plain_matrices_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(linear: torch.nn.Linear) -> bool:
+        return False
+
+    monkeypatch.setattr(packed_linears, "can_pack", never)  # as on a GPU
+    policy = _policy(tmp_path, packed=False)
+    policy.scratch.load(policy.save())
+    before = plain_logprobs(policy.scratch.model, TOKENS, 1)
+    policy.scratch.unload()
     assert torch.equal(plain_logprobs(policy.scratch.model, TOKENS, 1), before)
 
 
