@@ -84,6 +84,10 @@ def test_five_thousand_rows_with_a_tenth_of_timeouts_leave_nothing() -> None:
         assert supervisor.num_fds() <= before[1] + 2
         assert supervisor.memory_info().rss - before[0] < 8 << 20
         assert psutil.Process(os.getpid()).memory_info().rss - before[2] < 64 << 20
+        # the last row may have cost a child its life a moment ago: its successor is on the way, and no third one comes
+        deadline = time.monotonic() + 5.0
+        while len(supervisor.children()) != 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
         assert len(supervisor.children()) == 2
     finally:
         pool.close()
