@@ -26,5 +26,10 @@ def test_release_free_memory_gives_back_what_lies_between_blocks_in_use() -> Non
 
 
 def test_release_free_memory_does_nothing_without_glibc(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(memory, "_malloc_trim", lambda: calls.append)
+    release_free_memory()
+    assert calls == [0]
     monkeypatch.setattr(memory, "_malloc_trim", lambda: None)
     release_free_memory()
+    assert calls == [0]
