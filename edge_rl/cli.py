@@ -16,8 +16,10 @@ Main = Callable[[Sequence[str] | None], int]
 
 DOORS: dict[str, str] = {
     "train": "train an adapter, prove it on held-out questions, export it",
+    "probe": "measure what a model can do on its task, and say which recipe that speaks for",
     "eval": "measure a checkpoint on held-out questions",
     "export": "merge an adapter, convert it to GGUF and check that in llama.cpp",
+    "doctor": "read a run and say what happens, why, and the one thing to do",
     "verify": "judge completions: labelled cases, one at a time, or mutations of a gold answer",
     "interpret": "try the sandbox: what is active here, and does it hold?",
 }

@@ -72,6 +72,8 @@ class RolloutConfig(Section):
     """Divisor of the logits while sampling; the trainer divides by it too."""
     max_resample_rounds: int = Field(default=1, ge=1, le=8)
     """Dynamic sampling: rounds of fresh prompts to replace groups without a signal; 1 = off."""
+    garble_filter: bool = True
+    """Rollouts that loop, hold broken characters or noise get reward 0 and stay out of the loss; never in evaluation."""
     slots: int = Field(default=96, ge=1)
     """Sequences decoded at once."""
 
@@ -90,6 +92,8 @@ class ScoringConfig(Section):
 
     reward: str = "code_penalty"
     """Name of the reward function."""
+    truncated: Literal["wrong", "left_out"] = "wrong"
+    """A training rollout cut at max_tokens: wrong (reward 0, in the loss), or left out of mean and loss; never both."""
     code_penalty: float = Field(default=0.1, ge=0, le=0.2)
     """Taken from a rollout that ran code and whose every block failed (CoRT, arXiv:2506.09820); no code = no penalty."""
     weights: dict[str, float] = Field(default_factory=dict[str, float])
@@ -106,6 +110,10 @@ class ScoringConfig(Section):
     """Tokens over which `length_tanh` grows to three quarters."""
     length_weight: float = Field(default=0.05, ge=0, le=0.2)
     """Most that `length_tanh` takes off."""
+    length_easy: int = Field(default=64, ge=1)
+    """What `dler_difficulty` aims at instead where at least half of the group is right."""
+    similarity_weight: float = Field(default=0.5, ge=0, lt=1)
+    """Most that a wrong completion can get from the reward `code_similarity`."""
     overlong_buffer: int = Field(default=32, ge=1)
     """Tokens before length_high over which `soft_overlong` grows to its full size."""
     reward_model: str = ""
@@ -125,6 +133,12 @@ class LearningConfig(Section):
     """Optimizer steps of the reinforcement stage."""
     advantage: str = "centred"
     """Name of the advantage estimator."""
+    credit: str = "rollout"
+    """rollout: every token of a rollout gets its advantage; turn: the tokens of each turn get their own (GTPO)."""
+    turn_discount: float = Field(default=0.9, ge=0, le=1)
+    """With credit = turn: what a reward is worth one turn earlier."""
+    turn_fine: float = Field(default=0.1, ge=0, le=0.5)
+    """With credit = turn: what a turn costs whose code does not parse."""
     loss: str = "dapo"
     """Name of the policy loss; dapo = clipped surrogate, mean over all tokens of the step."""
     learning_rate: float = Field(default=1e-5, gt=0)
@@ -150,19 +164,48 @@ class LearningConfig(Section):
     """Prompt and completion tokens, padding included, in one forward pass."""
     max_tokens_normaliser: int = Field(default=128, ge=1)
     """L_max of the dr_grpo loss."""
+    sapo_temperature_positive: float = Field(default=1.0, gt=0)
+    """Temperature of the sapo loss where the advantage is positive."""
+    sapo_temperature_negative: float = Field(default=1.05, gt=0)
+    """The same where it is negative; higher = narrower."""
+    old_logprobs: Literal["trainer", "engine"] = "trainer"
+    """What a ratio divides by. trainer: the policy that sampled, computed by the trainer (rollouts that are carried to a
+    later step cost one more forward pass); engine: what the engine reported, so the clip absorbs its rounding too."""
+    engine_correction: bool = True
+    """With old_logprobs = trainer: weigh each token for the gap between engine and trainer."""
+    correction_cap: float = Field(default=2.0, ge=1)
+    """Largest such weight."""
+    sequence_drift_limit: float = Field(default=3.0, gt=1)
+    """A rollout whose product of weights lies above this or below its inverse is left out."""
 
 
-class WarmStartConfig(Section):
+class SupervisedConfig(Section):
+    """What every supervised stage has."""
+
+    epochs: int = Field(default=4, ge=1)
+    """Passes over the examples."""
+    batch_size: int = Field(default=6, ge=1)
+    """Examples per optimizer step."""
+    learning_rate: float = Field(default=5e-4, gt=0)
+    """Peak learning rate."""
+
+
+class WarmStartConfig(SupervisedConfig):
     """Supervised fine-tuning on the hinted traces before the reinforcement stage."""
 
     kind: Literal["sft", "none"] = "sft"
     """sft: the samples that carry a trace, through TRL's SFTTrainer."""
-    epochs: int = Field(default=4, ge=1)
-    """Passes over the traces."""
-    batch_size: int = Field(default=6, ge=1)
-    """Traces per optimizer step."""
-    learning_rate: float = Field(default=5e-4, gt=0)
-    """Peak learning rate."""
+
+
+class RejectionConfig(SupervisedConfig):
+    """Rejection sampling after the warm start: a fresh adapter imitates the model's own right answers, and the traces."""
+
+    kind: Literal["rft", "none"] = "none"
+    """rft: sample, keep what is right and well-behaved, fine-tune a fresh adapter on it."""
+    samples_per_question: int = Field(default=8, ge=1)
+    """Completions that are sampled of every training question."""
+    keep_per_question: int = Field(default=4, ge=1)
+    """Most that are kept of one question, the shortest first."""
 
 
 class EvaluationConfig(Section):
@@ -195,6 +238,43 @@ class ExportConfig(Section):
     """Which file is scored."""
 
 
+GuardAction = Literal["off", "warn", "lower_lr", "roll_back", "stop"]
+
+
+class GuardsConfig(Section):
+    """What is watched while a run trains. Each guard has an action of its own; `actions` changes it."""
+
+    actions: dict[str, GuardAction] = Field(default_factory=dict[str, GuardAction])
+    """Guard -> off, warn, lower_lr (by lr_factor), roll_back (to the best adapter, with lower_lr) or stop (end the
+    reinforcement stage; the best adapter is measured)."""
+    quiet_steps: int = Field(default=10, ge=1)
+    """Steps for which a guard that spoke says nothing more."""
+    lr_factor: float = Field(default=0.5, gt=0, lt=1)
+    """What lower_lr multiplies the learning rate with."""
+    min_entropy: float = Field(default=0.02, ge=0)
+    """Nats per policy token; the entropy guard speaks below it, and where entropy halves within ten steps."""
+    max_pass_at_k_fall: float = Field(default=0.05, ge=0)
+    """Fall of validation pass@k at which the guard against narrowing speaks."""
+    min_reward_rise: float = Field(default=0.1, ge=0)
+    """Rise of the mean reward that a validation should share."""
+    max_length_growth: float = Field(default=2.0, gt=1)
+    """Growth of the completions without gain."""
+    max_dead_share: float = Field(default=0.7, gt=0, le=1)
+    """Share of groups without a signal, ..."""
+    dead_steps: int = Field(default=5, ge=1)
+    """... for so many steps."""
+    max_truncated: float = Field(default=0.5, gt=0, le=1)
+    """Share of completions cut at max_tokens, ..."""
+    truncated_steps: int = Field(default=3, ge=1)
+    """... for so many steps."""
+    max_kl: float = Field(default=1.0, gt=0)
+    """Nats per token to the reference."""
+    max_unjudged: float = Field(default=0.2, ge=0, le=1)
+    """Share of completions that could not be judged."""
+    max_drift: float = Field(default=0.05, gt=0)
+    """Mean gap between engine and trainer in nats per token."""
+
+
 class RunConfig(Section):
     """Where a run lies and how it is repeated."""
 
@@ -223,8 +303,10 @@ class Config(Section):
     scoring: ScoringConfig = ScoringConfig()
     learning: LearningConfig = LearningConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
+    rejection: RejectionConfig = RejectionConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     export: ExportConfig = ExportConfig()
+    guards: GuardsConfig = GuardsConfig()
     run: RunConfig = RunConfig()
 
     @property

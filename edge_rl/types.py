@@ -144,6 +144,8 @@ class Segment:
     """[T] natural log-probabilities under the policy that sampled them; empty unless POLICY."""
     policy_version: int = 0
     """Optimizer steps taken before this segment was sampled."""
+    old_logprobs: tuple[float, ...] = ()
+    """[T] the same by the trainer's own computation, for a segment that is carried to a later policy; empty until then."""
 
     def __post_init__(self) -> None:
         expected = len(self.token_ids) if self.author is Author.POLICY else 0
@@ -151,6 +153,11 @@ class Segment:
             raise DataError(
                 f"{self.author} segment of {len(self.token_ids)} tokens has "
                 f"{len(self.behaviour_logprobs)} behaviour logprobs; expected {expected}"
+            )
+        if len(self.old_logprobs) not in (0, expected):
+            raise DataError(
+                f"{self.author} segment of {len(self.token_ids)} tokens has {len(self.old_logprobs)} old logprobs; "
+                f"expected {expected} or none"
             )
 
 
@@ -211,6 +218,13 @@ class Rollout:
             value
             for segment in self.segments
             for value in (segment.behaviour_logprobs or (0.0,) * len(segment.token_ids))
+        )
+
+    @property
+    def old_logprobs(self) -> tuple[float | None, ...]:
+        """[T] what the trainer computed under the policy that sampled each token; None where it did not."""
+        return tuple(
+            value for segment in self.segments for value in (segment.old_logprobs or (None,) * len(segment.token_ids))
         )
 
     @property

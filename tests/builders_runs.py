@@ -5,11 +5,15 @@ edge_rl.train.main(task.arguments("--steps", "3"))
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from edge_rl.monitor.progress import Progress
+from edge_rl.types import StepReport
 from tests.builders_models import save_tiny_model
 
 SETTINGS: Mapping[str, Any] = {
@@ -90,6 +94,18 @@ def samples() -> list[dict[str, Any]]:
     rows += [_row(f"validation-{index}", "AB"[index % 2], "validation") for index in range(2)]
     rows += [_row(f"test-{index}", "AB"[index % 2], "test") for index in range(4)]
     return rows
+
+
+def after_step(number: int, action: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
+    """Do something when step `number` (from 1) was taken."""
+    step = Progress.step
+
+    def watched(self: Progress, report: StepReport, num_steps: int) -> None:
+        step(self, report, num_steps)
+        if report.step + 1 == number:
+            action()
+
+    patch.setattr(Progress, "step", watched)
 
 
 def _row(name: str, answer: str, split: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -11,12 +12,25 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from edge_rl.config import LearningConfig
-from edge_rl.learning.advantages import get_advantage
 from edge_rl.learning.attention import SHARED_PROMPT_ATTENTION
 from edge_rl.learning.collate import Item, Microbatch, collate, make_microbatches, make_rows
+from edge_rl.learning.correction import CorrectionSettings, correction_weights, drift_metrics
+from edge_rl.learning.credit import get_credit
 from edge_rl.learning.logprobs import head_logprobs
 from edge_rl.learning.losses import LossInputs, LossSettings, get_loss
-from edge_rl.types import ScoredGroup
+from edge_rl.types import Author, Group, Rollout, ScoredGroup, Segment, StopReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Past:
+    """What the policy that sampled gave to the policy tokens of one microbatch; the same in every epoch."""
+
+    old_N: Tensor
+    """Log-probabilities that the ratio divides by."""
+    gap_N: Tensor
+    """Trainer minus engine."""
+    weight_N: Tensor
+    """For that gap; 1 without a correction."""
 
 
 class Learner:
@@ -29,18 +43,22 @@ class Learner:
         self._temperature = temperature
         self._pad_token_id = pad_token_id
         self._loss = get_loss(settings.loss)
-        self._advantage = get_advantage(settings.advantage)
+        self._credit = get_credit(settings)
         self._loss_settings = LossSettings(
             clip_low=settings.clip_low,
             clip_high=settings.clip_high,
             dual_clip=settings.dual_clip,
             kl_coefficient=settings.kl_coefficient,
             max_tokens=settings.max_tokens_normaliser,
+            positive_temperature=settings.sapo_temperature_positive,
+            negative_temperature=settings.sapo_temperature_negative,
         )
+        self._correction = CorrectionSettings(cap=settings.correction_cap, sequence_limit=settings.sequence_drift_limit)
         self._base = cast(PreTrainedModel, model.get_base_model())
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._optimizer = torch.optim.AdamW(self._parameters, lr=settings.learning_rate, weight_decay=0.0)
+        self._optimizer = self._new_optimizer()
         self.num_steps_taken = 0
+        self._rate_factor = 1.0
 
     def update(self, groups: Sequence[ScoredGroup], *, policy_version: int) -> dict[str, float]:
         """Take one step per epoch on these groups; return the metrics of the last.
@@ -52,29 +70,75 @@ class Learner:
         items = self._weigh(groups)
         metrics: dict[str, float] = {"learning/live_rollouts": sum(len(group) for group in items)}
         if items:
-            rows = make_rows(items, max_tokens=self._settings.microbatch_tokens)
-            batches = [
-                collate(batch, pad_token_id=self._pad_token_id, device=self._base.device)
-                for batch in make_microbatches(rows, max_tokens=self._settings.microbatch_tokens)
-            ]
-            old: list[Tensor] | None = None
+            batches = self._batches(items)
+            past: list[_Past] = []
             skipped = 0.0
             for _ in range(self._settings.epochs):
-                old, step_metrics = self._step(batches, old, policy_version)
+                step_metrics = self._step(batches, past, policy_version)
                 skipped += step_metrics["loss/skipped"]
                 metrics |= step_metrics
             metrics["loss/skipped"] = skipped
+            metrics |= drift_metrics(torch.cat([own.gap_N for own in past]), torch.cat([own.weight_N for own in past]))
         metrics["seconds/update"] = time.monotonic() - started
         return metrics
 
+    @torch.no_grad()
+    def with_old_logprobs(self, groups: Sequence[Group], *, policy_version: int) -> list[Group]:
+        """Return the groups, each segment that this policy sampled with its old logprobs, for a later step to divide by.
+
+        Call it before the update, while the model still is the policy that sampled.
+        Source: MiniCPM4, arXiv:2506.07900 (logprobs of the chunks that are carried, computed before the update).
+        """
+        if self._settings.old_logprobs == "engine":
+            return list(groups)
+        waiting = [
+            [
+                Item(rollout=rollout, advantages=(0.0,) * len(rollout.token_ids))
+                for rollout in group.rollouts
+                if any(_needs_old_logprobs(segment, policy_version) for segment in rollout.segments)
+            ]
+            for group in groups
+        ]
+        known: dict[tuple[str, int], Rollout] = {}
+        for batch in self._batches([items for items in waiting if items]):
+            logprobs_BT = batch.scatter(self.logprobs(batch)[0])
+            rows = cast(list[list[float]], logprobs_BT.tolist())
+            for item, logprobs_T in zip(batch.items, rows, strict=True):
+                rollout = item.rollout
+                known[rollout.group_id, rollout.member] = _fill_old_logprobs(rollout, logprobs_T, policy_version)
+        return [
+            replace(
+                group,
+                rollouts=tuple(known.get((rollout.group_id, rollout.member), rollout) for rollout in group.rollouts),
+            )
+            for group in groups
+        ]
+
     def state(self) -> dict[str, Any]:
         """Return what an exact resume needs besides the adapter."""
-        return {"optimizer": self._optimizer.state_dict(), "num_steps_taken": self.num_steps_taken}
+        return {
+            "optimizer": self._optimizer.state_dict(),
+            "num_steps_taken": self.num_steps_taken,
+            "rate_factor": self._rate_factor,
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state`."""
         self._optimizer.load_state_dict(dict(state["optimizer"]))
         self.num_steps_taken = int(state["num_steps_taken"])
+        self._rate_factor = float(state["rate_factor"])
+
+    def lower_learning_rate(self, factor: float) -> float:
+        """Multiply the learning rate of all later steps; return the new peak."""
+        self._rate_factor *= factor
+        return self._settings.learning_rate * self._rate_factor
+
+    def forget_moments(self) -> None:
+        """Begin with a fresh optimizer, after the adapter was replaced: its moments belong to weights that are gone."""
+        self._optimizer = self._new_optimizer()
+
+    def _new_optimizer(self) -> torch.optim.AdamW:
+        return torch.optim.AdamW(self._parameters, lr=self._settings.learning_rate, weight_decay=0.0)
 
     def logprobs(self, batch: Microbatch) -> tuple[Tensor, Tensor]:
         """Return ([N] log-probabilities of the policy tokens, [N] entropies)."""
@@ -101,56 +165,59 @@ class Learner:
         """Attach advantages; drop rollouts that cannot move the adapter; one list per prompt."""
         if self._settings.mixed_groups_only:
             groups = [group for group in groups if group.is_mixed]
-        rewards = [[reward.total for reward in group.rewards] for group in groups]
         needs_all = self._settings.kl_coefficient > 0
         kept: list[list[Item]] = []
-        for group, advantages in zip(groups, self._advantage(rewards), strict=True):
+        for group, advantages in zip(groups, self._credit(groups), strict=True):
             items = [
-                Item(rollout=rollout, advantages=(advantage,) * len(rollout.token_ids))
-                for rollout, advantage, verdict in zip(group.group.rollouts, advantages, group.verdicts, strict=True)
-                if (advantage != 0.0 or needs_all) and verdict.correct is not None and rollout.num_policy_tokens
+                Item(rollout=rollout, advantages=values)
+                for rollout, values, verdict in zip(group.group.rollouts, advantages, group.verdicts, strict=True)
+                if (any(values) or needs_all) and verdict.correct is not None and _is_trainable(rollout)
             ]
             if items:
                 kept.append(items)
         return kept
 
-    def _step(
-        self, batches: Sequence[Microbatch], old: list[Tensor] | None, policy_version: int
-    ) -> tuple[list[Tensor], dict[str, float]]:
+    def _batches(self, items: Sequence[Sequence[Item]]) -> list[Microbatch]:
+        rows = make_rows(items, max_tokens=self._settings.microbatch_tokens)
+        return [
+            collate(batch, pad_token_id=self._pad_token_id, device=self._base.device)
+            for batch in make_microbatches(rows, max_tokens=self._settings.microbatch_tokens)
+        ]
+
+    def _step(self, batches: Sequence[Microbatch], past: list[_Past], policy_version: int) -> dict[str, float]:
+        """Take one optimizer step; the first epoch fills `past`, one entry a microbatch."""
         num_tokens = sum(len(batch.target_N) for batch in batches)
         num_rollouts = sum(len(batch.items) for batch in batches)
         sums: dict[str, float] = {}
-        used: list[Tensor] = []
         self.model.train()
         self._optimizer.zero_grad(set_to_none=True)
         for index, batch in enumerate(batches):
             logprobs_N, entropy_N = self.logprobs(batch)
-            behaviour_N, is_fresh_N = self._behaviour(batch, policy_version)
-            old_N = old[index] if old else torch.where(is_fresh_N, logprobs_N.detach(), behaviour_N)
-            used.append(old_N)
+            if index == len(past):
+                past.append(self._past(batch, logprobs_N.detach(), policy_version))
+            own = past[index]
             inputs = LossInputs(
                 logprobs_BT=batch.scatter(logprobs_N),
-                old_logprobs_BT=batch.scatter(old_N),
+                old_logprobs_BT=batch.scatter(own.old_N),
                 advantages_BT=self._token_advantages(batch),
-                loss_mask_BT=batch.scatter(torch.ones_like(logprobs_N).detach()).bool(),
+                loss_mask_BT=batch.scatter(torch.ones_like(own.old_N)).bool(),
                 reference_logprobs_BT=self._reference(batch),
                 num_loss_tokens=num_tokens,
                 num_rollouts=num_rollouts,
+                correction_BT=batch.scatter(own.weight_N),
             )
             loss, metrics = self._loss(inputs, self._loss_settings)
             loss.backward()
-            drift_N = (logprobs_N.detach() - behaviour_N).abs() * is_fresh_N
-            metrics |= {
-                "value": loss.detach(),
-                "entropy": entropy_N.sum() / num_tokens,
-                "drift": drift_N.sum() / num_tokens,
-            }
+            metrics |= {"value": loss.detach(), "entropy": entropy_N.sum() / num_tokens}
             for name, value in metrics.items():
                 sums[name] = sums.get(name, 0.0) + float(value)
         norm = self._apply_gradient()
         report = {f"loss/{name}": value for name, value in sums.items()}
-        report |= {"loss/grad_norm": norm, "loss/skipped": float(not math.isfinite(norm)), "loss/tokens": num_tokens}
-        return used, report
+        return report | {
+            "loss/grad_norm": norm,
+            "loss/skipped": float(not math.isfinite(norm)),
+            "loss/tokens": num_tokens,
+        }
 
     def _apply_gradient(self) -> float:
         """Clip and step; return the norm before clipping. A non-finite gradient is not applied."""
@@ -158,24 +225,46 @@ class Learner:
         if math.isfinite(norm):
             warm = min(1.0, (self.num_steps_taken + 1) / (self._settings.warmup_steps + 1))
             for group in self._optimizer.param_groups:
-                group["lr"] = self._settings.learning_rate * warm
+                group["lr"] = self._settings.learning_rate * self._rate_factor * warm
             self._optimizer.step()
             self.num_steps_taken += 1
         self._optimizer.zero_grad(set_to_none=True)
         return norm
 
-    def _behaviour(self, batch: Microbatch, policy_version: int) -> tuple[Tensor, Tensor]:
-        """Return ([N] engine logprobs, [N] bool: sampled by the policy as it is now)."""
-        logprobs, fresh = [], []
+    def _past(self, batch: Microbatch, logprobs_N: Tensor, policy_version: int) -> _Past:
+        """Return what the sampling policy gave. `logprobs_N`: by the trainer now, so they hold for what is sampled now.
+
+        A token of an older policy for which the trainer computed nothing keeps the engine's value.
+        """
+        engine: list[float] = []
+        trainer: list[float] = []
+        is_fresh: list[bool] = []
         for item in batch.items:
             rollout = item.rollout
-            facts = zip(rollout.loss_mask, rollout.behaviour_logprobs, rollout.policy_versions, strict=True)
-            for is_policy, logprob, version in facts:
+            facts = zip(
+                rollout.loss_mask,
+                rollout.behaviour_logprobs,
+                rollout.old_logprobs,
+                rollout.policy_versions,
+                strict=True,
+            )
+            for is_policy, behaviour, old, version in facts:
                 if is_policy:
-                    logprobs.append(logprob)
-                    fresh.append(version == policy_version)
+                    engine.append(behaviour)
+                    trainer.append(behaviour if old is None else old)
+                    is_fresh.append(version == policy_version)
         device = batch.target_N.device
-        return torch.tensor(logprobs, dtype=torch.float32, device=device), torch.tensor(fresh, device=device)
+        engine_N, trainer_N = (torch.tensor(values, dtype=torch.float32, device=device) for values in (engine, trainer))
+        trainer_N = torch.where(torch.tensor(is_fresh, device=device), logprobs_N, trainer_N)
+        gap_N = trainer_N - engine_N
+        if self._settings.old_logprobs == "engine":
+            return _Past(old_N=engine_N, gap_N=gap_N, weight_N=torch.ones_like(gap_N))
+        weight_N = torch.ones_like(gap_N)
+        if self._settings.engine_correction:
+            mask_BT = batch.scatter(weight_N).bool()
+            weight_BT = correction_weights(batch.scatter(gap_N), mask_BT, self._correction)
+            weight_N = weight_BT[batch.rollout_N, batch.place_N]
+        return _Past(old_N=trainer_N, gap_N=gap_N, weight_N=weight_N)
 
     def _token_advantages(self, batch: Microbatch) -> Tensor:
         """Return [B, T], 0 where the policy did not write."""
@@ -193,3 +282,26 @@ class Learner:
             return None
         with torch.no_grad(), self.model.disable_adapter():
             return batch.scatter(self.logprobs(batch)[0])
+
+
+def _is_trainable(rollout: Rollout) -> bool:
+    """Whether there is something to learn from it. A garbled one counts in its group's mean and stays out of the loss."""
+    return rollout.num_policy_tokens > 0 and rollout.stop_reason is not StopReason.GARBLED
+
+
+def _needs_old_logprobs(segment: Segment, policy_version: int) -> bool:
+    is_fresh = segment.author is Author.POLICY and segment.policy_version == policy_version
+    return is_fresh and not segment.old_logprobs
+
+
+def _fill_old_logprobs(rollout: Rollout, logprobs_T: Sequence[float], policy_version: int) -> Rollout:
+    """Return the rollout with old logprobs on the segments that need them."""
+    segments: list[Segment] = []
+    start = 0
+    for segment in rollout.segments:
+        end = start + len(segment.token_ids)
+        if _needs_old_logprobs(segment, policy_version):
+            segment = replace(segment, old_logprobs=tuple(logprobs_T[start:end]))
+        segments.append(segment)
+        start = end
+    return replace(rollout, segments=tuple(segments))

@@ -34,6 +34,8 @@ class LossInputs:
     """Policy tokens of the whole optimizer step."""
     num_rollouts: int
     """Rollouts of the whole optimizer step."""
+    correction_BT: Tensor | None = None
+    """Weight of each token's objective for the gap between engine and trainer; a constant. None = 1 everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,10 @@ class LossSettings:
     kl_coefficient: float = 0.0
     max_tokens: int = 1
     """L_max of dr_grpo."""
+    positive_temperature: float = 1.0
+    """Temperature of sapo's gate where the advantage is positive."""
+    negative_temperature: float = 1.05
+    """The same where it is not; a higher one makes the gate narrower."""
 
 
 Loss = Callable[[LossInputs, LossSettings], tuple[Tensor, Metrics]]
@@ -88,9 +94,11 @@ def kl_terms(inputs: LossInputs) -> Tensor:
 def _finish(
     objective_BT: Tensor, ratio_BT: Tensor, inputs: LossInputs, settings: LossSettings
 ) -> tuple[Tensor, Metrics]:
-    """Subtract the KL term where there is one, and collect sums over tokens for the step's metrics."""
+    """Weigh for the engine, subtract the KL term where there is one, and collect sums over tokens for the step's metrics."""
     mask_BT = inputs.loss_mask_BT
     metrics: Metrics = {}
+    if inputs.correction_BT is not None:
+        objective_BT = objective_BT * inputs.correction_BT
     if settings.kl_coefficient > 0:
         kl_BT = kl_terms(inputs)
         objective_BT = objective_BT - settings.kl_coefficient * kl_BT
@@ -161,7 +169,32 @@ def cispo(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Metrics]:
     return -objective_BT.sum() / inputs.num_loss_tokens, metrics
 
 
-LOSSES: dict[str, Loss] = {"dapo": dapo, "grpo": grpo, "dr_grpo": dr_grpo, "gspo": gspo, "cispo": cispo}
+def sapo(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Metrics]:
+    """Return the loss whose ratio passes a soft gate instead of a clip; mean as in GRPO.
+
+    The gate is (4 / t) sigmoid(t (r - 1)), t the temperature of the advantage's sign: its slope is 1 at r = 1 and falls on
+    both sides, so no token loses its gradient at once.
+    Source: Soft Adaptive Policy Optimization, arXiv:2511.20347 (temperatures 1.0 and 1.05 are theirs).
+    """
+    ratio_BT = log_ratio(inputs).exp()
+    positive, negative = (
+        ratio_BT.new_tensor(t) for t in (settings.positive_temperature, settings.negative_temperature)
+    )
+    temperature_BT = torch.where(inputs.advantages_BT > 0, positive, negative)
+    gate_BT = torch.sigmoid(temperature_BT * (ratio_BT - 1)) * 4 / temperature_BT
+    objective_BT, metrics = _finish(gate_BT * inputs.advantages_BT, ratio_BT, inputs, settings)
+    length_B = inputs.loss_mask_BT.sum(dim=1).clamp(min=1)
+    return -(objective_BT.sum(dim=1) / length_B).sum() / inputs.num_rollouts, metrics
+
+
+LOSSES: dict[str, Loss] = {
+    "dapo": dapo,
+    "grpo": grpo,
+    "dr_grpo": dr_grpo,
+    "gspo": gspo,
+    "cispo": cispo,
+    "sapo": sapo,
+}
 """To add one: write the function here, add the line, a hand-computed test, a parity test where TRL has it, a mutation."""
 
 

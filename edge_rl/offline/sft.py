@@ -1,4 +1,4 @@
-"""Supervised fine-tuning of an adapter on recorded traces, through TRL's SFTTrainer: the warm start.
+"""Supervised fine-tuning of an adapter on recorded traces, through TRL's SFTTrainer.
 
 TRL 1.15 computes the loss in a Triton kernel, which a CPU does not have (`_ChunkedLogProbFunction` is None there), so
 `compute_loss` is overridden, as TRL advises for a loss of one's own. Loop, batches and accumulation stay the trainer's.
@@ -27,7 +27,7 @@ from transformers.utils import logging as transformers_logging
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling, SFTTrainer
 
-from edge_rl.config import WarmStartConfig
+from edge_rl.config import SupervisedConfig
 from edge_rl.errors import ConfigError, DataError, ModelError
 
 IGNORED = -100
@@ -74,8 +74,8 @@ class SftExample:
             )
 
 
-class WarmStartMetrics(TypedDict):
-    """What a warm start did."""
+class SupervisedMetrics(TypedDict):
+    """What a supervised stage did."""
 
     num_steps: int
     """Optimizer steps taken."""
@@ -90,16 +90,16 @@ class WarmStartMetrics(TypedDict):
     seconds: float
 
 
-def warm_start(  # noqa: PLR0913  (a door wires it by keyword)
+def fine_tune(  # noqa: PLR0913  (a door wires it by keyword)
     model: PeftModel,
     tokenizer: PreTrainedTokenizerBase,
     examples: Sequence[SftExample],
-    config: WarmStartConfig,
+    config: SupervisedConfig,
     *,
     seed: int,
     output_dir: Path,
     on_step: OnStep | None = None,
-) -> WarmStartMetrics:
+) -> SupervisedMetrics:
     """Train the adapter of `model` in place on the masked cross-entropy of `examples`; return what was done.
 
     The loss of a step is the mean over all its learnt tokens, however it is split into forward passes. The last batch
@@ -109,10 +109,10 @@ def warm_start(  # noqa: PLR0913  (a door wires it by keyword)
     Raises: DataError without examples; ModelError if the model has nothing to train; ConfigError if the loss diverges.
     """
     if not examples:
-        raise DataError("a warm start needs traces and got none; add samples with a trace, or set warm_start.kind=none")
+        raise DataError("supervised fine-tuning got no examples; add samples with a trace, or set warm_start.kind=none")
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
-        raise ModelError("the model has no trainable weights; give it a LoRA adapter before the warm start")
+        raise ModelError("the model has no trainable weights; give it a LoRA adapter first")
 
     num_steps = config.epochs * math.ceil(len(examples) / config.batch_size)
     optimizer = torch.optim.AdamW(trainable, lr=config.learning_rate, weight_decay=0.0)
@@ -132,7 +132,7 @@ def warm_start(  # noqa: PLR0913  (a door wires it by keyword)
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-    return WarmStartMetrics(
+    return SupervisedMetrics(
         num_steps=len(recorder.losses),
         loss_curve=recorder.losses,
         learning_rates=recorder.learning_rates,
@@ -237,8 +237,8 @@ class _Recorder(TrainerCallback):
         loss = float(logs["loss"])
         if not math.isfinite(loss):
             raise ConfigError(
-                f"warm start: the loss is {loss} at step {state.global_step} of {self._num_steps} with "
-                f"warm_start.learning_rate={self._peak:g}; lower it"
+                f"supervised fine-tuning: the loss is {loss} at step {state.global_step} of {self._num_steps} with a "
+                f"learning_rate of {self._peak:g}; lower it"
             )
         self.losses.append(loss)
         self.learning_rates.append(self._peak * learning_rate_factor(len(self.learning_rates), self._num_steps))
@@ -246,7 +246,9 @@ class _Recorder(TrainerCallback):
             self._on_step(state.global_step, self._num_steps, loss)
 
 
-def _arguments(model: PeftModel, config: WarmStartConfig, *, microbatch: int, seed: int, output_dir: Path) -> SFTConfig:
+def _arguments(
+    model: PeftModel, config: SupervisedConfig, *, microbatch: int, seed: int, output_dir: Path
+) -> SFTConfig:
     device = next(model.parameters()).device
     dtypes = {parameter.dtype for parameter in model.parameters() if not parameter.requires_grad}
     return SFTConfig(

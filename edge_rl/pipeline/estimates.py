@@ -21,6 +21,9 @@ TEMPLATE_TOKENS = 12
 LIVE_SHARE = 0.8
 """Share of rollouts that enter an update, since groups without a signal are left out. Default task: 0.7 to 1."""
 
+RIGHT_SHARE = 0.5
+"""Completions of a warm-started model that rejection sampling finds right."""
+
 EFFICIENCY = {"rollout": 0.35, "evaluation": 0.65, "update": 0.55, "llama_cpp": 0.8}
 """Shares of the plain matrix-product rate, measured on a CPU only."""
 
@@ -318,10 +321,22 @@ def phase_work(config: Config, facts: TaskFacts) -> dict[str, Work]:
     test = rollouts_of_test(config, facts)
     warm = config.warm_start.kind == "sft"
     traces = facts.num_traces * config.warm_start.epochs if warm else 0
-    tuned = 2 if warm else 1
+    rejection = config.rejection.kind == "rft"
+    own = facts.num_train * config.rejection.samples_per_question if rejection else 0
+    kept = min(own * RIGHT_SHARE, facts.num_train * config.rejection.keep_per_question)
+    imitated = round((kept + facts.num_traces) * config.rejection.epochs) if rejection else 0
+    # with no reinforcement the last supervised stage is the tuned model
+    tuned = max(1, warm + rejection + (steps > 0))
     return {
         "warm start": Work(
             learnt_rows=traces * (facts.prompt_tokens + facts.trace_tokens), learnt=traces * facts.trace_tokens
+        ),
+        "rejection": Work(
+            read=(facts.num_train if rejection else 0) * facts.prompt_tokens,
+            written=own * length,
+            passes=_passes(config, own) if rejection else 0,
+            learnt_rows=imitated * (facts.prompt_tokens + length),
+            learnt=imitated * length,
         ),
         "GRPO rollouts": Work(
             read=steps * settings.prompts_per_step * facts.prompt_tokens,

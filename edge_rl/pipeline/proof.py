@@ -32,6 +32,7 @@ def train_and_prove(config: Config, *, on_interrupt: Callable[[Training], None])
             on_interrupt(training)
             try:
                 training.warm_start()
+                training.imitate()
                 training.reinforce()
                 reports = training.measure()
                 reports |= _export(parts, run_dir, training, progress)
@@ -70,12 +71,11 @@ def _report(config: Config, run_dir: Path, training: Training, reports: dict[str
     differences = {
         f"tuned_vs_{name.replace(' ', '_')}": paired(reports["tuned"], report, resamples=config.evaluation.bootstrap)
         for name, report in reports.items()
-        if name in ("base", "warm start")
+        if name in ("base", "warm start", "rejection")
     }
-    minutes = {
-        "warm start": seconds.get("warm_start", 0.0) / 60,
-        "tuned": (seconds.get("warm_start", 0.0) + seconds.get("reinforce", 0.0) + seconds.get("validate", 0.0)) / 60,
-    }
+    supervised = seconds.get("warm_start", 0.0)
+    minutes = {"warm start": supervised / 60, "rejection": (supervised + seconds.get("rejection", 0.0)) / 60}
+    minutes["tuned"] = minutes["rejection"] + (seconds.get("reinforce", 0.0) + seconds.get("validate", 0.0)) / 60
     rows = [report_row(report, minutes=minutes.get(name)) for name, report in reports.items()]
     extras: dict[str, Any] = {
         "seed": config.run.seed,
@@ -83,6 +83,7 @@ def _report(config: Config, run_dir: Path, training: Training, reports: dict[str
         "recipe": config.recipe,
         "seconds": seconds,
         "validation": training.validation,
+        "ended_by": training.ended_by,
         "files": {"adapter": str(training.best_adapter), "export": str(run_dir / "export")},
     }
     total = sum(seconds.values()) / 60

@@ -3,21 +3,24 @@
 import json
 import math
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edge_rl.data.prompts import encode_trace
 from edge_rl.data.sampler import Sampler
 from edge_rl.evaluation.evaluator import load_report, save_report
 from edge_rl.learning.learner import Learner
 from edge_rl.monitor.groups import group_metrics
-from edge_rl.monitor.metrics import Control, MetricsWriter
+from edge_rl.monitor.guards import Finding, Validation, Watch
+from edge_rl.monitor.metrics import Control, MetricsWriter, read_metrics
 from edge_rl.monitor.progress import Progress
-from edge_rl.offline.sft import SftExample, warm_start
+from edge_rl.offline.sft import SupervisedMetrics
 from edge_rl.pipeline.assembly import Parts
 from edge_rl.pipeline.memory import release_free_memory
-from edge_rl.types import EvalReport, Group, Prompt, Sample, ScoredGroup, StepReport, derive_seed
+from edge_rl.pipeline.supervised import fine_tune_on_own_answers, fine_tune_on_traces, sample_own_answers
+from edge_rl.pipeline.validating import validation_of
+from edge_rl.types import EvalReport, Group, Prompt, ScoredGroup, StepReport
 from edge_rl.weights.adapters import load_adapter_weights, save_adapter
 from edge_rl.weights.checkpoints import latest_checkpoint, load_checkpoint, remove_old_checkpoints, save_checkpoint
 
@@ -57,56 +60,76 @@ class Training:
         )
         self._collector = parts.collector_for(parts.engine)
         self._carried: list[Group] = []
-        self._validation: list[tuple[int, float]] = []
+        self._validations: list[Validation] = []
+        self._watch = Watch(parts.config.guards)
+        self._ended_by = ""
         self._step = 0
         self._saved_at = time.monotonic()
         self.clock = Clock()
         self._resume()
         self._writer = MetricsWriter(run_dir, first_step=self._step)
+        self._reports = read_metrics(run_dir)
+        self._supervised: list[Path] = []
         self.stop_requested = False
 
     # -- the phases --------------------------------------------------------------------------------------------------
 
     def warm_start(self) -> None:
         """Fine-tune the adapter on the hinted traces, unless that is done or not wanted."""
-        target = self._run_dir / "warm_start" / "adapter"
-        if self._config.warm_start.kind == "none" or self._step:
+        if self._config.warm_start.kind != "none":
+            phase = f"warm start: SFT on {len(self._parts.samples.hinted)} hinted traces"
+            self._supervise("warm_start", phase, lambda folder: fine_tune_on_traces(self._parts, folder))
+
+    def imitate(self) -> None:
+        """Fine-tune a fresh adapter on the model's own right answers (RFT), unless that is done or not wanted."""
+        settings = self._config.rejection
+        if settings.kind == "none":
             return
-        if target.is_dir():
+
+        def train(folder: Path) -> SupervisedMetrics:
+            before = self._supervised[-1] if self._supervised else None
+            selection = sample_own_answers(self._parts, before)
+            counts = ", ".join(f"{count} {fate}" for fate, count in selection.fates.most_common())
+            self._writer.write_event("rejection", counts, **selection.fates)
+            self._progress.note(f"of {selection.num_questions} questions: {counts}")
+            return fine_tune_on_own_answers(self._parts, selection, folder)
+
+        count = settings.samples_per_question * len(self._parts.samples.train)
+        self._supervise("rejection", f"rejection sampling: SFT on the best of {count} completions", train)
+
+    def _supervise(self, name: str, phase: str, train: Callable[[Path], SupervisedMetrics]) -> None:
+        """Bring the adapter to the end of a supervised stage: train it, or load what lies there already."""
+        folder = self._run_dir / name
+        target = folder / "adapter"
+        if not self._step and target.is_dir():
             load_adapter_weights(self._parts.model, target)
-            return
-        samples = self._parts.samples.hinted
-        self.begin(f"warm start: SFT on {len(samples)} hinted traces")
-        examples = [self._example(sample) for sample in samples]
-        metrics = warm_start(
-            self._parts.model,
-            self._parts.tokenizer,
-            examples,
-            self._config.warm_start,
-            seed=derive_seed(self._config.run.seed, "warm start") % 2**32,
-            output_dir=self._run_dir / "warm_start",
-        )
-        save_adapter(self._parts.model, target)
-        self._writer.write_event("warm_start", f"{metrics['num_steps']} steps", loss=metrics["loss_curve"][-1])
-        self._progress.note(
-            f"{metrics['num_steps']} steps, loss {metrics['loss_curve'][0]:.2f} to {metrics['loss_curve'][-1]:.2f}"
-        )
-        self.clock.lap("warm_start")
+        elif not self._step:
+            self.begin(phase)
+            metrics = train(folder)
+            save_adapter(self._parts.model, target)
+            self._writer.write_event(name, f"{metrics['num_steps']} steps", loss=metrics["loss_curve"][-1])
+            self._progress.note(
+                f"{metrics['num_steps']} steps, loss {metrics['loss_curve'][0]:.2f} to {metrics['loss_curve'][-1]:.2f}"
+            )
+            self.clock.lap(name)
+        self._supervised.append(target)
 
     def reinforce(self) -> None:
-        """Take the remaining GRPO steps; stop early and saved where asked to.
+        """Take the remaining GRPO steps; stop early and saved where asked to, or for good where a guard says so.
 
         Raises: Stopped.
         """
         config = self._config
-        if self._step < config.learning.num_steps:
+        if self._is_going_on():
             self.begin(
                 f"GRPO: {config.learning.num_steps} steps, {config.rollout.prompts_per_step} prompts x "
                 f"{config.rollout.group_size} rollouts"
             )
+        # A run that was stopped right after a step has neither behind it.
         if self._is_validation_due():
             self._validate()
-        while self._step < config.learning.num_steps:
+        self._heed_guards()
+        while self._is_going_on():
             self._heed_control()
             started = time.monotonic()
             self._load_policy()
@@ -114,6 +137,7 @@ class Training:
             self._parts.scratch.unload()  # it is written anew for the next policy, and the update needs the room
             release_free_memory()
             collected = time.monotonic()
+            self._carried = self._learner.with_old_logprobs(self._carried, policy_version=self._step)
             update = self._learner.update(groups, policy_version=self._step)
             release_free_memory()
             for group in groups:
@@ -124,18 +148,21 @@ class Training:
             report = StepReport(step=self._step, metrics=metrics)
             self._writer.write_samples(self._step, groups)
             self._writer.write_step(report)
+            self._reports.append(report)
             self._progress.step(report, config.learning.num_steps)
             self._step += 1
             self.clock.lap("reinforce")
             if self._is_validation_due():
                 self._validate()
+            self._heed_guards()
             self._save_if_due()
 
     def measure(self) -> dict[str, EvalReport]:
         """Return the test reports of base, warm start and tuned model; what is on disk is not measured again."""
         adapters: dict[str, Path | None] = {"base": None}
-        if self._config.warm_start.kind != "none":
-            adapters["warm start"] = self._run_dir / "warm_start" / "adapter"
+        adapters |= {folder.parent.name.replace("_", " "): folder for folder in self._supervised}
+        if not self._config.learning.num_steps and self._supervised:
+            adapters.popitem()  # the last supervised stage is the tuned model
         adapters["tuned"] = self.best_adapter
         reports: dict[str, EvalReport] = {}
         for name, adapter in adapters.items():
@@ -165,7 +192,12 @@ class Training:
     @property
     def validation(self) -> list[tuple[int, float]]:
         """(steps taken, validation pass@1) in order; 0 steps = warm start."""
-        return list(self._validation)
+        return [(item.step, item.pass_at_1) for item in self._validations]
+
+    @property
+    def ended_by(self) -> str:
+        """The guard that ended the reinforcement stage, with its evidence; empty if none did."""
+        return self._ended_by
 
     @property
     def writer(self) -> MetricsWriter:
@@ -210,17 +242,36 @@ class Training:
         by_id = self._parts.samples.by_id
         return self._parts.prompts([by_id[sample_id] for sample_id in self._sampler.next(count)])
 
-    def _example(self, sample: Sample) -> SftExample:
-        token_ids, mask = encode_trace(sample, self._parts.tokenizer)
-        prompt = self._parts.prompts([sample])[0]
-        return SftExample(prompt_ids=prompt.token_ids, completion_ids=token_ids, completion_mask=mask)
+    def _is_going_on(self) -> bool:
+        return self._step < self._config.learning.num_steps and not self._ended_by
+
+    def _heed_guards(self) -> None:
+        for finding in self._watch.look(self._reports, self._validations):
+            self._act_on(finding)
+
+    def _act_on(self, finding: Finding) -> None:
+        """Do what a guard asks for, and say so."""
+        factor = self._config.guards.lr_factor
+        done = "go on"
+        if finding.action == "lower_lr":
+            done = f"learning rate lowered to {self._learner.lower_learning_rate(factor):.1e}"
+        elif finding.action == "roll_back":
+            load_adapter_weights(self._parts.model, self.best_adapter)
+            self._learner.forget_moments()
+            rate = self._learner.lower_learning_rate(factor)
+            done = f"back to the best adapter, learning rate lowered to {rate:.1e}"
+        elif finding.action == "stop":
+            self._ended_by = f"{finding.guard}: {finding.evidence}"
+            done = "the reinforcement stage ends here; the best adapter is measured"
+        self._writer.write_event("guard", f"{finding.evidence}; {done}", guard=finding.guard, action=finding.action)
+        self._progress.note(f"guard {finding.guard}: {finding.evidence}; {done}")
 
     def _is_validation_due(self) -> bool:
         """Whether this step is to be measured and is not: a run that was stopped before its measurement catches up on it."""
         is_wanted = (
             self._step % self._config.evaluation.every_steps == 0 or self._step == self._config.learning.num_steps
         )
-        return is_wanted and self._step not in [step for step, _ in self._validation]
+        return is_wanted and self._step not in [item.step for item in self._validations]
 
     def _validate(self) -> None:
         """Measure the adapter on the validation split; keep it if it is the best so far."""
@@ -232,10 +283,9 @@ class Training:
             f"step {self._step}", samples, self._config.evaluation.validation_samples, adapter=policy
         )
         save_report(report, self._run_dir / "eval" / f"validation-{self._step}.json")
-        score = report.pass_at_1.value
-        if score >= max((value for _, value in self._validation), default=-math.inf):
+        if report.pass_at_1.value >= max((item.pass_at_1 for item in self._validations), default=-math.inf):
             save_adapter(self._parts.model, self.best_adapter)
-        self._validation.append((self._step, score))
+        self._validations.append(validation_of(self._step, report))
         self._progress.evaluation(report)
         self.clock.lap("validate")
 
@@ -257,7 +307,9 @@ class Training:
     def _state(self) -> dict[str, Any]:
         return {
             "sampler": self._sampler.state(),
-            "validation": self._validation,
+            "validations": [asdict(item) for item in self._validations],
+            "guards": self._watch.spoke,
+            "ended_by": self._ended_by,
             "seconds": self.clock.seconds,
         }
 
@@ -268,7 +320,9 @@ class Training:
         checkpoint = load_checkpoint(folder, self._parts.model)
         self._learner.load_state(checkpoint.learner)
         self._sampler.load_state(checkpoint.state["sampler"])
-        self._validation = [(int(step), float(value)) for step, value in checkpoint.state["validation"]]
+        self._validations = [Validation(**item) for item in checkpoint.state["validations"]]
+        self._watch.spoke = dict(checkpoint.state["guards"])
+        self._ended_by = str(checkpoint.state["ended_by"])
         self.clock.seconds = dict(checkpoint.state["seconds"])
         clock_file = self._run_dir / "clock.json"
         if clock_file.exists():
@@ -285,7 +339,7 @@ class Training:
 
     def _save_if_due(self) -> None:
         run = self._config.run
-        is_last = self._step == self._config.learning.num_steps
+        is_last = not self._is_going_on()
         is_late = time.monotonic() - self._saved_at > run.checkpoint_every_minutes * 60
         if is_last or is_late or self._step % run.checkpoint_every_steps == 0:
             self.save()

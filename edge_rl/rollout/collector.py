@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from edge_rl.config import RolloutConfig
+from edge_rl.rollout.filters import garble_reason
 from edge_rl.rollout.turns import Codec, fence_token_ids, find_tool_call, tool_result, turn_texts
 from edge_rl.types import (
     Author,
@@ -109,7 +110,7 @@ class Collector:
             )
             for prompt in prompts
         ]
-        finished = self._advance(groups, step=0, is_chunked=False)
+        finished = self._advance(groups, step=0, for_training=False)
         return [rollout for group in finished for rollout in group.rollouts]
 
     def _new_group(self, prompt: Prompt, step: int, index: int) -> Group:
@@ -118,12 +119,12 @@ class Collector:
         rollouts = tuple(Rollout(prompt=prompt, group_id=group_id, member=member) for member in members)
         return Group(id=group_id, sample_id=prompt.sample_id, rollouts=rollouts, born=step)
 
-    def _advance(self, groups: Sequence[Group], step: int, *, is_chunked: bool = True) -> list[Group]:
-        """Let every unfinished rollout write one chunk (or to its end)."""
+    def _advance(self, groups: Sequence[Group], step: int, *, for_training: bool = True) -> list[Group]:
+        """Let every unfinished rollout write one chunk; to its end where the group is old, or not for training."""
         settings = self._settings
         attempts: dict[str, _Attempt] = {}
         for group in groups:
-            is_limited = is_chunked and step - group.born < settings.max_group_age
+            is_limited = for_training and step - group.born < settings.max_group_age
             budget = settings.chunk_tokens if is_limited else settings.max_tokens
             for rollout in group.rollouts:
                 if not rollout.is_finished:
@@ -145,10 +146,22 @@ class Collector:
         finally:
             for attempt in attempts.values():
                 self._close(attempt)
-        return [
+        results = [
             replace(group, rollouts=tuple(self._result(rollout, attempts) for rollout in group.rollouts))
             for group in groups
         ]
+        # A measurement judges what the model writes, whatever it looks like.
+        return [self._mark_garbled(group) for group in results] if for_training and settings.garble_filter else results
+
+    @staticmethod
+    def _mark_garbled(group: Group) -> Group:
+        rollouts = tuple(
+            replace(rollout, stop_reason=StopReason.GARBLED)
+            if rollout.is_finished and garble_reason(rollout) is not None
+            else rollout
+            for rollout in group.rollouts
+        )
+        return replace(group, rollouts=rollouts)
 
     def _request(self, key: str, attempt: _Attempt) -> GenerationRequest:
         rollout = attempt.rollout

@@ -1,5 +1,6 @@
 """Rewards that need more than one rollout's facts: samples, several parts, a user's file, a model. Knows no advantage."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 from edge_rl.config import ScoringConfig, suggest
 from edge_rl.errors import ConfigError, VerifierError, boundary
 from edge_rl.scoring.model_rewards import make_judge, make_reward_model
-from edge_rl.scoring.rewards import REWARDS, get_reward, in_order
+from edge_rl.scoring.rewards import REWARDS, get_reward, in_order, truncated_at
 from edge_rl.scoring.user_code import load_file
 from edge_rl.scoring.verifiers.code_output import judge_code_output
 from edge_rl.types import ExecutionStatus, Reward, Rollout, Sample, Verdict
@@ -70,6 +71,55 @@ def turn_share(rollout: Rollout, sample: Sample) -> float:
     return good / count if count else 0.0
 
 
+def dler_difficulty(context: RewardContext) -> GroupReward:
+    """Return `dler_truncation` with the limit length_easy where at least half of the judged are right, else length_high.
+
+    Source: DA-DLER, arXiv:2510.15110 (2,000 tokens from half right up, else 4,000).
+    """
+
+    def reward(rollouts: Sequence[Rollout], verdicts: Sequence[Verdict]) -> list[Reward]:
+        judged = [verdict.correct for verdict in verdicts if verdict.correct is not None]
+        settings = context.settings
+        limit = settings.length_easy if judged and 2 * sum(judged) >= len(judged) else settings.length_high
+        return [
+            truncated_at(limit, rollout, verdict, settings) for rollout, verdict in zip(rollouts, verdicts, strict=True)
+        ]
+
+    return reward
+
+
+def code_similarity(context: RewardContext) -> GroupReward:
+    """Return 1 for a right completion; for a wrong one, similarity_weight times how alike its code is to that of the right.
+
+    The mean over the right members of the group that ran code. Source: GTPO, arXiv:2511.14846 (weight 0.5). It compares
+    embeddings; here it is the share of code tokens that both have (Jaccard), which needs no second model.
+    """
+
+    def reward(rollouts: Sequence[Rollout], verdicts: Sequence[Verdict]) -> list[Reward]:
+        codes = [code_tokens(rollout.policy_text) for rollout in rollouts]
+        right = [code for code, verdict in zip(codes, verdicts, strict=True) if verdict.correct and code]
+        results: list[Reward] = []
+        for code, verdict in zip(codes, verdicts, strict=True):
+            if verdict.correct is None:
+                results.append(Reward(total=None))
+                continue
+            correctness = float(verdict.correct)
+            alike = 0.0
+            if not verdict.correct and right:
+                alike = sum(len(code & other) / len(code | other) for other in right) / len(right)
+            part = context.settings.similarity_weight * alike
+            results.append(Reward(total=correctness + part, breakdown={"correctness": correctness, "similarity": part}))
+        return results
+
+    return reward
+
+
+def code_tokens(text: str) -> frozenset[str]:
+    """Return the different words, numbers and signs in the python blocks of a completion."""
+    blocks = re.findall(r"```python[ \t]*\n(.*?)```", text, flags=re.DOTALL)
+    return frozenset(token for block in blocks for token in re.findall(r"\w+|[^\w\s]", block))
+
+
 def weighted(context: RewardContext) -> GroupReward:
     """Return the sum of the rewards in scoring.weights, each times its weight, bounded so that correctness keeps its order."""
     weights = context.settings.weights
@@ -78,7 +128,7 @@ def weighted(context: RewardContext) -> GroupReward:
     parts = {name: _named(name, context) for name in weights}
     middle = 0.5 * sum(weights.values())
     # The shaped rewards keep the order by themselves; a model or a user's function does not, so then both sides are bounded.
-    is_ordered = all(name in REWARDS or name == "progress" for name in weights)
+    is_ordered = all(name in REWARDS or name in ORDERED for name in weights)
 
     def reward(rollouts: Sequence[Rollout], verdicts: Sequence[Verdict]) -> list[Reward]:
         columns = {name: part(rollouts, verdicts) for name, part in parts.items()}
@@ -142,8 +192,13 @@ def user_function(context: RewardContext, reference: str) -> GroupReward:
     return reward
 
 
+ORDERED = frozenset(["progress", "dler_difficulty", "code_similarity"])
+"""Group rewards that never put a wrong completion above a right one, whatever their weight."""
+
 GROUP_REWARDS: dict[str, Callable[[RewardContext], GroupReward]] = {
     "progress": progress,
+    "dler_difficulty": dler_difficulty,
+    "code_similarity": code_similarity,
     "weighted": weighted,
     "reward_model": lambda context: _from_scores(make_reward_model(context.settings), context, "reward_model"),
     "judge": lambda context: _from_scores(make_judge(context.settings, context.policy), context, "judge"),

@@ -76,7 +76,12 @@ def dler_truncation(rollout: Rollout, verdict: Verdict, settings: ScoringConfig)
 
     Source: DLER, arXiv:2510.15110 (R = 1[correct and L <= L_target]).
     """
-    is_long = rollout.num_policy_tokens > settings.length_high or rollout.stop_reason is StopReason.LENGTH
+    return truncated_at(settings.length_high, rollout, verdict, settings)
+
+
+def truncated_at(limit: int, rollout: Rollout, verdict: Verdict, settings: ScoringConfig) -> Reward:
+    """Return 1 for a right completion of at most `limit` tokens that was not cut off, else 0."""
+    is_long = rollout.num_policy_tokens > limit or rollout.stop_reason is StopReason.LENGTH
     fine = -1.0 if verdict.correct and is_long else 0.0
     return _shaped(rollout, verdict, settings, "truncation", fine)
 

@@ -29,6 +29,7 @@ class Scorer:
     ) -> None:
         """`interpreter` runs code for kinds that need it; `policy` names the model that is trained, for the judge."""
         self._samples = samples
+        self._settings = settings
         self._interpreter = interpreter
         self._reward = make_reward(RewardContext(samples=samples, settings=settings, policy=policy))
         if any(sample.kind in ALGEBRA_KINDS for sample in samples.values()):
@@ -61,8 +62,14 @@ class Scorer:
         rollouts = [rollout for group in groups for rollout in group.rollouts]
         # Threads wait for the worker pool; what runs in this process is quick and holds the interpreter lock anyway.
         with ThreadPoolExecutor(max_workers=NUM_CHILDREN) as threads:
-            verdicts = iter(list(threads.map(self.judge, rollouts)))
+            verdicts = iter(list(threads.map(self._judge_for_training, rollouts)))
         return [self._score(group, tuple(next(verdicts) for _ in group.rollouts)) for group in groups]
+
+    def _judge_for_training(self, rollout: Rollout) -> Verdict:
+        """Return `judge`, or no verdict on a truncated rollout where those are to be left out (overlong filter of DAPO)."""
+        if rollout.stop_reason is StopReason.LENGTH and self._settings.truncated == "left_out":
+            return Verdict(correct=None, reason="truncated, left out", route="stop_reason")
+        return self.judge(rollout)
 
     def _score(self, group: Group, verdicts: tuple[Verdict, ...]) -> ScoredGroup:
         try:

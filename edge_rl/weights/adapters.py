@@ -55,6 +55,15 @@ def attach_adapter(model: PreTrainedModel, config: ModelConfig, seed: int) -> Pe
     return tuned
 
 
+def reset_adapter(model: PeftModel, seed: int) -> None:
+    """Give an attached adapter fresh weights: A random, B zero, so the output equals the base's again."""
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        for layer in adapted_layers(model).values():
+            layer.reset_lora_parameters("default", init_lora_weights=True)
+
+
 def save_adapter(model: PeftModel, folder: Path) -> None:
     """Write the adapter in peft's format with the name and checksum of its base; the folder appears whole or never.
 

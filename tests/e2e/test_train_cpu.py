@@ -6,18 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from edge_rl.monitor.metrics import read_metrics
-from edge_rl.monitor.progress import Progress
 from edge_rl.pipeline.run_folder import read_config
 from edge_rl.train import main
-from edge_rl.types import StepReport
-from tests.builders_runs import Task, make_task
+from tests.builders_runs import Task, after_step, make_task
 
 pytestmark = pytest.mark.slow
 
@@ -121,25 +118,13 @@ def test_finished_run_is_not_trained_again(finished: Task, capsys: pytest.Captur
 # -- stop and go on ----------------------------------------------------------------------------------------------------
 
 
-def _after_step(number: int, action: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do something when step `number` (from 1) was taken."""
-    step = Progress.step
-
-    def watched(self: Progress, report: StepReport, num_steps: int) -> None:
-        step(self, report, num_steps)
-        if report.step + 1 == number:
-            action()
-
-    monkeypatch.setattr(Progress, "step", watched)
-
-
 @pytest.mark.parametrize("step", [1, 4])
 def test_control_file_stops_and_the_same_command_goes_on(
     step: int, uninterrupted: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = make_task(tmp_path)
     with monkeypatch.context() as patch:
-        _after_step(step, lambda: (task.run_dir / "control").write_text("stop") and None, patch)
+        after_step(step, lambda: (task.run_dir / "control").write_text("stop") and None, patch)
         assert main(task.arguments(**LONG)) == 130
     assert (task.run_dir / "checkpoints" / f"step-{step}").is_dir()
     assert not (task.run_dir / "report.json").exists()
@@ -153,7 +138,7 @@ def test_stop_before_a_validation_catches_up_on_it(
     task = make_task(tmp_path)
     with monkeypatch.context() as patch:
         # a signal in step 4, which is to be validated: the run must not lose that step
-        _after_step(4, lambda: os.kill(os.getpid(), signal.SIGINT), patch)
+        after_step(4, lambda: os.kill(os.getpid(), signal.SIGINT), patch)
         assert main(task.arguments(**LONG)) == 130
     assert (task.run_dir / "checkpoints" / "step-4").is_dir()
     assert main(task.arguments(**LONG)) == 0
@@ -208,7 +193,7 @@ def test_carried_groups_survive_a_stop(tmp_path: Path, monkeypatch: pytest.Monke
     whole, stopped = (make_task(tmp_path / name) for name in ("whole", "stopped"))
     assert main(whole.arguments(**settings)) == 0
     with monkeypatch.context() as patch:
-        _after_step(5, lambda: (stopped.run_dir / "control").write_text("stop") and None, patch)
+        after_step(5, lambda: (stopped.run_dir / "control").write_text("stop") and None, patch)
         assert main(stopped.arguments(**settings)) == 130
     carried = json.loads((stopped.run_dir / "checkpoints" / "step-5" / "carried.json").read_text(encoding="utf-8"))
     assert carried, "no group was under way at the stop: the test shows nothing"

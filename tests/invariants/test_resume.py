@@ -190,7 +190,7 @@ def test_7_completions_and_data_order_are_equal(runs: Mapping[str, Path]) -> Non
         for name in runs
     ]
     assert states[0]["sampler"] == states[1]["sampler"]
-    assert states[0]["validation"] == states[1]["validation"]
+    assert states[0]["validations"] == states[1]["validations"]
     carried = [
         (runs[name] / "checkpoints" / f"step-{NUM_STEPS}" / "carried.json").read_text(encoding="utf-8") for name in runs
     ]

@@ -31,6 +31,7 @@ TRL_SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence"},
     # TRL's epsilon_high is the cap itself here, ours is its distance from 1.
     "cispo": {"loss_type": "cispo", "epsilon_high": 1 + CLIP_HIGH},
+    "sapo": {"loss_type": "sapo"},
 }
 
 
@@ -110,7 +111,13 @@ def _trainer(settings: Mapping[str, Any], *, kl_coefficient: float, parts: int) 
         "aux_loss_enabled": False,
         "_entropy_bonus_enabled": False,
         "current_gradient_accumulation_steps": parts,
-        "args": SimpleNamespace(delta=DUAL_CLIP, use_bias_correction_kl=False, steps_per_generation=parts),
+        "args": SimpleNamespace(
+            delta=DUAL_CLIP,
+            use_bias_correction_kl=False,
+            steps_per_generation=parts,
+            sapo_temperature_pos=1.0,
+            sapo_temperature_neg=1.05,
+        ),
         "model": SimpleNamespace(training=True),
         "accelerator": _OneProcess(),
         "_metrics": {"train": defaultdict(list)},

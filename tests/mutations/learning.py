@@ -14,6 +14,8 @@ TEST_COLLATE, TEST_LOGPROBS = "tests/unit/learning/test_collate.py", "tests/unit
 TEST_LEARNER, TEST_TRAINING = "tests/unit/learning/test_learner.py", "tests/invariants/test_training.py"
 TEST_PACKED, TEST_SCRATCH = "tests/unit/weights/test_packed.py", "tests/unit/weights/test_scratch.py"
 TEST_CHECKPOINTS = "tests/unit/weights/test_checkpoints.py"
+CORRECTION, TEST_CORRECTION = "edge_rl/learning/correction.py", "tests/unit/learning/test_correction.py"
+CREDIT, TEST_CREDIT = "edge_rl/learning/credit.py", "tests/unit/learning/test_credit.py"
 
 MUTATIONS: list[tuple[str, str, str, str]] = [
     # -- advantages
@@ -267,6 +269,8 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
         "parameter = self._parameters[f'{name}.weight']",
         TEST_SCRATCH,
     ),
+    (PACKED, "self._forth, self._back = torch.empty(0), None", "self._back = None", TEST_SCRATCH),
+    (SCRATCH, "            self._packed[name].drop()\n", "            pass\n", TEST_SCRATCH),
     (SCRATCH, "        setattr(twin.get_submodule(parent), child, plain)\n", "", TEST_SCRATCH),
     (LEARNER, "groups = [group for group in groups if group.is_mixed]", "pass", TEST_LEARNER),
     (SCRATCH, "    if key not in state:\n", "    if False:\n", TEST_SCRATCH),
@@ -282,4 +286,56 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (CHECKPOINTS, ", pickle.UnpicklingError)", ")", TEST_CHECKPOINTS),
     (CHECKPOINTS, "KeyError, TypeError, RuntimeError", "KeyError, RuntimeError", TEST_CHECKPOINTS),
     (CHECKPOINTS, 'glob(".step-*")', 'glob(".step-*.partial")', TEST_CHECKPOINTS),
+    # -- soft gate and correction for the engine
+    (
+        LOSSES,
+        "torch.sigmoid(temperature_BT * (ratio_BT - 1)) * 4 / temperature_BT",
+        "torch.sigmoid(temperature_BT * (ratio_BT - 1)) * 4",
+        TEST_LOSSES,
+    ),
+    (LOSSES, "temperature_BT * (ratio_BT - 1)", "temperature_BT * ratio_BT", TEST_LOSSES),
+    (
+        LOSSES,
+        "torch.where(inputs.advantages_BT > 0, positive, negative)",
+        "torch.where(inputs.advantages_BT < 0, positive, negative)",
+        TEST_LOSSES,
+    ),
+    (LOSSES, "        objective_BT = objective_BT * inputs.correction_BT\n", "        pass\n", TEST_LOSSES),
+    (CORRECTION, "gap_BT.exp().clamp(max=settings.cap)", "gap_BT.exp()", TEST_CORRECTION),
+    (CORRECTION, "gap_BT.sum(dim=1).abs() <=", "gap_BT.sum(dim=1) <=", TEST_CORRECTION),
+    (CORRECTION, " * is_near_B.unsqueeze(1)", "", TEST_CORRECTION),
+    (CORRECTION, "(max=settings.cap) * loss_mask_BT", "(max=settings.cap)", TEST_CORRECTION),
+    (CORRECTION, "torch.where(loss_mask_BT, gap_BT, torch.zeros_like(gap_BT))", "gap_BT", TEST_CORRECTION),
+    (CORRECTION, "(gap_N.exp() - gap_N - 1)", "(gap_N.exp() - 1)", TEST_CORRECTION),
+    (CORRECTION, "(len(weight_N) * squares)", "squares", TEST_CORRECTION),
+    (CORRECTION, "(weight_N == 0)", "(weight_N < 1)", TEST_CORRECTION),
+    (LEARNER, "torch.where(torch.tensor(is_fresh, device=device), logprobs_N, trainer_N)", "logprobs_N", TEST_LEARNER),
+    (LEARNER, "gap_N = trainer_N - engine_N", "gap_N = engine_N - trainer_N", TEST_LEARNER),
+    (LEARNER, "trainer.append(behaviour if old is None else old)", "trainer.append(behaviour)", TEST_LEARNER),
+    (LEARNER, "correction_BT=batch.scatter(own.weight_N)", "correction_BT=None", TEST_LEARNER),
+    (LEARNER, "        if self._settings.engine_correction:\n", "        if False:\n", TEST_LEARNER),
+    (LEARNER, "tuple(logprobs_T[start:end])", "tuple(logprobs_T[: end - start])", TEST_LEARNER),
+    (LEARNER, "return is_fresh and not segment.old_logprobs", "return is_fresh", TEST_LEARNER),
+    (LEARNER, "and segment.policy_version == policy_version\n", "\n", TEST_LEARNER),
+    (LEARNER, " and rollout.stop_reason is not StopReason.GARBLED", "", TEST_LEARNER),
+    # -- credit by turns
+    (CREDIT, "rewards[turn] += discount * rewards[turn + 1]", "rewards[turn] += rewards[turn + 1]", TEST_CREDIT),
+    (CREDIT, "            rewards[turn] -= fine\n", "            rewards[turn] += fine\n", TEST_CREDIT),
+    (CREDIT, " and execution.error.startswith(SYNTAX_ERRORS)", "", TEST_CREDIT),
+    (CREDIT, "    rewards[-1] += reward\n", "    rewards[0] += reward\n", TEST_CREDIT),
+    (
+        CREDIT,
+        "if before is Author.TOOL and segment.author is not Author.TOOL:",
+        "if segment.author is Author.TOOL:",
+        TEST_CREDIT,
+    ),
+    (
+        CREDIT,
+        "(value - mean) ** 2 for value in flat) / len(flat)",
+        "(value - mean) ** 2 for value in flat) / (len(flat) - 1)",
+        TEST_CREDIT,
+    ),
+    (CREDIT, "(values[turn] - mean) / deviation", "values[turn] / deviation", TEST_CREDIT),
+    (CREDIT, "    if len({total for total in totals if total is not None}) < 2:\n", "    if False:\n", TEST_CREDIT),
+    (CREDIT, "    if deviation == 0.0:", "    if False:", TEST_CREDIT),
 ]

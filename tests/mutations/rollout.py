@@ -7,6 +7,8 @@ TEST_TURNS, TEST_COLLECTOR = "tests/unit/rollout/test_turns.py", "tests/unit/rol
 TEST_SAMPLING, TEST_CACHE = "tests/unit/rollout/test_sampling.py", "tests/unit/rollout/test_slot_cache.py"
 TEST_HF, TEST_SCRIPTED = "tests/unit/rollout/test_hf.py", "tests/unit/rollout/test_scripted.py"
 
+FILTERS, TEST_FILTERS = "edge_rl/rollout/filters.py", "tests/unit/rollout/test_filters.py"
+
 MUTATIONS: list[tuple[str, str, str, str]] = [
     # -- turns
     (TURNS, r'((?:(?!```).)*)```\s*\Z"', r'(.*)```\s*\Z"', TEST_TURNS),
@@ -185,4 +187,12 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (SCRIPTED, "for token in reply[: request.max_new_tokens]:", "for token in reply:", TEST_SCRIPTED),
     (SCRIPTED, "is_watched = token in request.watch_token_ids and", "is_watched =", TEST_SCRIPTED),
     (SCRIPTED, "policy_version=self._policy_version,", "policy_version=0,", TEST_SCRIPTED),
+    (FILTERS, "covered >= MIN_LOOP_TOKENS and ", "", TEST_FILTERS),
+    (FILTERS, " and covered // period >= MIN_REPEATS", "", TEST_FILTERS),
+    (FILTERS, "    covered = length + period\n", "    covered = length\n", TEST_FILTERS),
+    (FILTERS, "range(1, MAX_PERIOD + 1)", "range(1, MAX_PERIOD)", TEST_FILTERS),
+    (FILTERS, "    if len(text) < MIN_TEXT_CHARACTERS:\n        return 1.0\n", "", TEST_FILTERS),
+    (FILTERS, "> MAX_BROKEN_SHARE * len(text)", "> 0", TEST_FILTERS),
+    (FILTERS, "len(logprobs) >= MIN_NOISE_TOKENS and ", "logprobs and ", TEST_FILTERS),
+    (FILTERS, "if segment.author is Author.POLICY]", "]", TEST_FILTERS),
 ]

@@ -30,8 +30,8 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (SCORING + "rewards.py", "-0.5 - wave", "-0.5 + wave", REWARDS),
     (
         SCORING + "rewards.py",
-        "rollout.num_policy_tokens > settings.length_high or",
-        "rollout.num_policy_tokens >= settings.length_high or",
+        "rollout.num_policy_tokens > limit or",
+        "rollout.num_policy_tokens >= limit or",
         REWARDS,
     ),
     (SCORING + "rewards.py", "return max(total, middle) if correct else min(total, middle)", "return total", REWARDS),
@@ -138,5 +138,17 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
         "- functions",
         "",
         CANDIDATES,
+    ),
+    (SCORING + "group_rewards.py", "2 * sum(judged) >= len(judged)", "2 * sum(judged) > len(judged)", REWARDS),
+    (SCORING + "group_rewards.py", "2 * sum(judged) >= len(judged)", "2 * sum(judged) >= len(verdicts)", REWARDS),
+    (SCORING + "group_rewards.py", "if not verdict.correct and right:", "if right:", REWARDS),
+    (SCORING + "group_rewards.py", "if verdict.correct and code]", "if verdict.correct]", REWARDS),
+    (SCORING + "group_rewards.py", "len(code & other) / len(code | other)", "len(code & other) / len(other)", REWARDS),
+    (SCORING + "scorer.py", ' and self._settings.truncated == "left_out"', "", SCORER),
+    (
+        SCORING + "scorer.py",
+        "threads.map(self._judge_for_training, rollouts)",
+        "threads.map(self.judge, rollouts)",
+        SCORER,
     ),
 ]

@@ -8,8 +8,9 @@ import pytest
 from edge_rl.config import About, about_recipe, build, load_recipe, recipe_names, resolve, to_toml
 from edge_rl.errors import ConfigError
 from edge_rl.learning.advantages import get_advantage
+from edge_rl.learning.credit import get_credit
 from edge_rl.learning.losses import get_loss
-from edge_rl.scoring.rewards import get_reward
+from edge_rl.scoring.group_rewards import RewardContext, make_reward
 from edge_rl.train import main
 
 
@@ -27,7 +28,8 @@ def test_every_recipe_resolves_and_says_what_it_is(name: str) -> None:
     assert "arXiv:" in about.source
     get_loss(config.learning.loss)
     get_advantage(config.learning.advantage)
-    get_reward(config.scoring.reward)
+    make_reward(RewardContext(samples={}, settings=config.scoring))
+    get_credit(config.learning)
     assert config.learning.max_tokens_normaliser >= config.rollout.max_tokens or config.learning.loss != "dr_grpo"
     assert build(load_recipe(name)) == config
 

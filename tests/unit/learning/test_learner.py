@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,9 +13,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from edge_rl.config import LearningConfig
 from edge_rl.learning.collate import Item, Microbatch, Row, collate
 from edge_rl.learning.learner import Learner
-from edge_rl.types import Rollout, ScoredGroup
-from tests.builders import make_rollout, make_scored_group, policy, tool
-from tests.builders_policies import RecordingLearner, make_policy, trainable
+from edge_rl.types import Execution, ExecutionStatus, Rollout, ScoredGroup, StopReason
+from tests.builders import make_group, make_rollout, make_scored_group, policy, tool
+from tests.builders_policies import RecordingLearner, gradients_of, make_policy, trainable
 
 PROMPT = (5, 6, 7)
 
@@ -25,7 +25,13 @@ def _spoil(gradient: Tensor) -> Tensor:
 
 
 def _settings(**fields: Any) -> LearningConfig:
-    usual: dict[str, Any] = {"warmup_steps": 0, "learning_rate": 1e-2, "microbatch_tokens": 10_000}
+    # the engine's logprobs in these rollouts are made up, so there is nothing to correct
+    usual: dict[str, Any] = {
+        "warmup_steps": 0,
+        "learning_rate": 1e-2,
+        "microbatch_tokens": 10_000,
+        "engine_correction": False,
+    }
     return LearningConfig(**(usual | fields))
 
 
@@ -52,6 +58,10 @@ def _learner(model: Any, **fields: Any) -> Learner:
 def _logprobs(learner: Learner, rollout: Rollout) -> Tensor:
     item = Item(rollout=rollout, advantages=(0.0,) * len(rollout.token_ids))
     return learner.logprobs(collate([Row(items=(item,))], pad_token_id=2))[0]
+
+
+def _values(values_N: Tensor) -> list[float]:
+    return cast(list[float], values_N.tolist())
 
 
 def _rollout_logprobs(learner: Learner, groups: Sequence[ScoredGroup]) -> list[float]:
@@ -215,20 +225,151 @@ def _norm(gradients: Iterable[Tensor]) -> float:
     return math.sqrt(sum(float((gradient**2).sum()) for gradient in gradients))
 
 
-def test_tokens_of_an_older_policy_keep_the_engines_logprobs(model: Any) -> None:
-    """Fresh tokens have ratio 1 by construction; carried ones the ratio to what the engine reported."""
-    probe = _learner(model)
+def _mixed_and_fresh() -> tuple[Rollout, Rollout]:
+    """Two tokens of policy 4 and two of policy 5; the engine's logprobs are -0.5 in the builders."""
     mixed = make_rollout(policy(10, 11, version=4), policy(12, version=5), prompt=PROMPT)
-    fresh = make_rollout(policy(40, version=5), prompt=PROMPT)
+    return mixed, make_rollout(policy(40, version=5), prompt=PROMPT, member=1)
+
+
+def _ratio(learner: Learner, rollouts: Sequence[Rollout]) -> float:
+    metrics = learner.update([make_scored_group([1.0, 0.0], rollouts)], policy_version=5)
+    return metrics["loss/ratio"]
+
+
+def test_tokens_of_an_older_policy_that_nobody_computed_keep_the_engines_logprobs(model: Any) -> None:
+    mixed, fresh = _mixed_and_fresh()
+    mixed_N, fresh_N = _logprobs(_learner(model), mixed), _logprobs(_learner(model), fresh)
     learner = RecordingLearner(model, _settings(clip_low=0.999, clip_high=1e9))
     metrics = learner.update([make_scored_group([1.0, 0.0], [mixed, fresh])], policy_version=5)
-    # the engine's logprobs are -0.5 in the builders; 4 policy tokens, the first two of them old
-    mixed_N, fresh_N = _logprobs(probe, mixed), _logprobs(probe, fresh)
+    # fresh tokens have ratio 1 by construction
     ratios = (mixed_N[:2] + 0.5).exp()
     assert metrics["loss/ratio"] == pytest.approx((float(ratios.sum()) + 2) / 4, abs=1e-5)
-    # drift: |engine - trainer| where the token is fresh
+    # |engine - trainer| where the trainer knows better
     drift = (abs(float(mixed_N[2]) + 0.5) + abs(float(fresh_N[0]) + 0.5)) / 4
-    assert metrics["loss/drift"] == pytest.approx(drift, abs=1e-5)
+    assert metrics["drift/mean"] == pytest.approx(drift, abs=1e-5)
+
+
+def test_tokens_of_an_older_policy_divide_by_what_the_trainer_computed_then(model: Any) -> None:
+    mixed, fresh = _mixed_and_fresh()
+    then = _learner(model)
+    expected_N = _logprobs(then, mixed)
+    group = make_group([mixed, fresh])
+    (kept,) = then.with_old_logprobs([group], policy_version=4)
+    first, second = kept.rollouts[0].segments
+    assert first.old_logprobs == pytest.approx(_values(expected_N[:2]), abs=1e-5)
+    assert second.old_logprobs == ()
+    assert kept.rollouts[1] == fresh
+    then.update(_groups(), policy_version=4)  # the policy moves on
+    now_N = _logprobs(then, mixed)
+    assert float((now_N - expected_N).abs().max()) > 1e-3
+    learner = RecordingLearner(model, _settings(clip_low=0.999, clip_high=1e9))
+    ratios = (now_N[:2] - expected_N[:2]).exp()
+    assert _ratio(learner, kept.rollouts) == pytest.approx((float(ratios.sum()) + 2) / 4, abs=1e-5)
+
+
+def test_old_logprobs_are_computed_once(model: Any) -> None:
+    learner = _learner(model)
+    (first,) = learner.with_old_logprobs([make_group(_mixed_and_fresh())], policy_version=4)
+    learner.update(_groups(), policy_version=4)
+    (again,) = learner.with_old_logprobs([first], policy_version=4)
+    assert again == first
+    (later,) = learner.with_old_logprobs([first], policy_version=5)
+    assert later.rollouts[0].segments[0] == first.rollouts[0].segments[0]
+    assert None not in [*later.rollouts[0].old_logprobs, *later.rollouts[1].old_logprobs]
+
+
+@pytest.mark.parametrize("microbatch_tokens", [16, 10_000])
+def test_old_logprobs_reach_their_own_rollout_and_token(model: Any, microbatch_tokens: int) -> None:
+    rollouts = [
+        make_rollout(policy(10), tool(30, 31), policy(11, 12), prompt=PROMPT),
+        make_rollout(policy(20, 21, 22), prompt=PROMPT, member=1),
+        make_rollout(policy(23), prompt=PROMPT, member=2, stop_reason=None),
+    ]
+    learner = _learner(model, microbatch_tokens=microbatch_tokens)
+    (group,) = learner.with_old_logprobs([make_group(rollouts)], policy_version=0)
+    for before, after in zip(rollouts, group.rollouts, strict=True):
+        expected = iter(_values(_logprobs(learner, before)))
+        for is_policy, value in zip(after.loss_mask, after.old_logprobs, strict=True):
+            assert value == (pytest.approx(next(expected), abs=1e-5) if is_policy else None)
+        assert after.behaviour_logprobs == before.behaviour_logprobs
+
+
+def test_with_the_engines_logprobs_the_ratio_holds_its_rounding_too(model: Any) -> None:
+    mixed, fresh = _mixed_and_fresh()
+    mixed_N, fresh_N = _logprobs(_learner(model), mixed), _logprobs(_learner(model), fresh)
+    settings = _settings(clip_low=0.999, clip_high=1e9, old_logprobs="engine", engine_correction=True)
+    learner = RecordingLearner(model, settings)
+    assert learner.with_old_logprobs([make_group([mixed])], policy_version=4) == [make_group([mixed])]
+    ratios = (torch.cat([mixed_N, fresh_N]) + 0.5).exp()
+    assert _ratio(learner, [mixed, fresh]) == pytest.approx(float(ratios.mean()), rel=1e-5)
+
+
+def test_the_correction_weighs_each_token_for_the_engine(model: Any) -> None:
+    """An engine that is off by ln 2 halves or doubles what a token says; one far off loses its rollout."""
+    plain = make_rollout(policy(10), prompt=PROMPT)
+    wrong = make_rollout(policy(20), prompt=PROMPT)
+    truth = {rollout: float(_logprobs(_learner(model), rollout)) for rollout in (plain, wrong)}
+
+    def gradients(gap: float, **fields: Any) -> dict[str, Tensor]:
+        rollouts = [
+            make_rollout(policy(10, logprobs=[truth[plain] - gap]), prompt=PROMPT),
+            make_rollout(policy(20, logprobs=[truth[wrong] - gap]), prompt=PROMPT),
+        ]
+        learner = RecordingLearner(model, _settings(engine_correction=True, **fields))
+        metrics = learner.update([make_scored_group([1.0, 0.0], rollouts)], policy_version=0)
+        assert metrics["drift/mean"] == pytest.approx(abs(gap), abs=1e-5)
+        return learner.gradients
+
+    exact = gradients(0.0)
+    for gap, weight in ((math.log(2.0), 2.0), (-math.log(2.0), 0.5), (1.5, 0.0), (-1.5, 0.0)):
+        for name, gradient in gradients(gap).items():
+            torch.testing.assert_close(gradient, weight * exact[name], atol=1e-6, rtol=1e-4)
+    for name, gradient in gradients(0.9, correction_cap=1.25).items():
+        torch.testing.assert_close(gradient, 1.25 * exact[name], atol=1e-6, rtol=1e-4)
+
+
+def test_a_garbled_rollout_counts_in_the_mean_and_stays_out_of_the_loss(model: Any) -> None:
+    garbled = make_rollout(policy(60, 61), prompt=PROMPT, stop_reason=StopReason.GARBLED)
+    others = [make_rollout(policy(10), prompt=PROMPT), make_rollout(policy(20), prompt=PROMPT)]
+    learner = RecordingLearner(model, _settings())
+    metrics = learner.update([make_scored_group([1.0, 0.0, 0.0], [*others, garbled])], policy_version=0)
+    assert metrics["learning/live_rollouts"] == 2
+    # advantages 2/3 and -1/3 over two tokens, where two members alone would have 1/2 and -1/2
+    found = learner.gradients
+    for name, gradient in _mixed_gradients(model, others, (2 / 3, -1 / 3)).items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-6, rtol=1e-4)
+
+
+def _mixed_gradients(model: Any, rollouts: Sequence[Rollout], advantages: Sequence[float]) -> dict[str, Tensor]:
+    """Return the gradient of -sum A log pi over the number of tokens, by hand."""
+    learner = _learner(model)
+    total = torch.zeros(())
+    for rollout, advantage in zip(rollouts, advantages, strict=True):
+        item = Item(rollout=rollout, advantages=(0.0,) * len(rollout.token_ids))
+        total = total - advantage * learner.logprobs(collate([Row(items=(item,))], pad_token_id=2))[0].sum()
+    (total / sum(rollout.num_policy_tokens for rollout in rollouts)).backward()
+    return gradients_of(model)
+
+
+def test_credit_by_turn_reaches_the_tokens_of_its_turn(model: Any) -> None:
+    execution = Execution(status=ExecutionStatus.OK, stdout="")
+    right = make_rollout(policy(10), tool(30), policy(11), prompt=PROMPT, executions=(execution,))
+    wrong = make_rollout(policy(20), prompt=PROMPT)
+    learner = RecordingLearner(model, _settings(credit="turn"))
+    learner.update([make_scored_group([1.0, 0.0], [right, wrong])], policy_version=0)
+    # returns 0.9, 1.0 and 0
+    mean = 1.9 / 3
+    deviation = math.sqrt(1.81 / 3 - mean**2)
+    own = _learner(model)
+    values = [(value - mean) / deviation for value in (0.9, 1.0, 0.0)]
+    logprobs: list[Tensor] = []
+    for rollout in (right, wrong):
+        item = Item(rollout=rollout, advantages=(0.0,) * len(rollout.token_ids))
+        logprobs.append(own.logprobs(collate([Row(items=(item,))], pad_token_id=2))[0])
+    (-(torch.cat(logprobs) * torch.tensor(values)).sum() / 3).backward()
+    expected = gradients_of(model)
+    for name, gradient in learner.gradients.items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-6, rtol=1e-4)
 
 
 def test_a_second_epoch_compares_with_the_policy_before_the_first(model: Any) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -106,6 +107,8 @@ RATIOS = [[0.0, 5.0, 0.0, 0.0], [0.0, 5.0, 5.0, 5.0]]
         ("dr_grpo", -0.05, (-1 / 20, 2 / 20)),
         # gspo: as grpo where the ratio is 1
         ("gspo", 0.5, (-1 / 6, 2 / 2)),
+        # sapo: the gate at ratio 1 is (4 / t) / 2 = 2 / t: 2 for A > 0, 2 / 1.05 else; its slope is 1.
+        ("sapo", -(2 - 4 / 1.05) / 2, (-1 / 6, 2 / 2)),
         # cispo: the same gradient as dapo; its value is that of REINFORCE with logprobs of -1: -(3 * -1 + 2) / 4
         ("cispo", 0.25, (-1 / 4, 2 / 4)),
     ],
@@ -196,6 +199,50 @@ def test_cispo_has_no_lower_bound_and_the_same_cap_for_negative_advantages() -> 
     assert loss == pytest.approx((0.1 * (math.log(0.1) - 1) + 1.28 * (math.log(5.0) - 1)) / 2, abs=1e-12)
 
 
+# -- sapo ------------------------------------------------------------------------------------------------------------
+
+
+def test_sapo_passes_the_ratio_through_a_gate() -> None:
+    # t = 2, r = 1.5: 4/2 sigmoid(2 * 0.5) = 2 * 0.7310586 = 1.4621172; A = 3 -> loss -4.3863515
+    # slope in r: 4 s (1 - s) = 4 * 0.1966119 = 0.7864477; in log r times 1.5, times A: 3.5390147
+    loss, gradient_BT, _ = _run("sapo", _inputs([[math.log(1.5)]], [3.0]), positive_temperature=2.0)
+    assert loss == pytest.approx(-4.3863515, abs=1e-6)
+    assert gradient_BT.item() == pytest.approx(-3.5390147, abs=1e-6)
+
+
+def test_sapo_has_a_temperature_of_its_own_for_what_was_wrong() -> None:
+    # t = 3, r = 0.5: 4/3 sigmoid(-1.5) = 4/3 * 0.1824255 = 0.2432340; A = -2 -> loss 0.4864681
+    loss, _, _ = _run("sapo", _inputs([[math.log(0.5)]], [-2.0]), positive_temperature=9.0, negative_temperature=3.0)
+    assert loss == pytest.approx(0.4864681, abs=1e-6)
+
+
+def test_sapo_cuts_no_token_off() -> None:
+    # twice as far as the clip of the others allows, the slope is smaller and not 0
+    _, gradient_BT, _ = _run("sapo", _inputs([[math.log(1.6), math.log(0.4)]], [1.0]))
+    assert bool((gradient_BT.abs() > 0.1).all())
+    assert bool((gradient_BT.abs() < 0.8).all())
+
+
+# -- the correction for the engine -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(LOSSES))
+def test_a_correction_weighs_the_objective_and_not_the_kl_term(name: str) -> None:
+    def run(weights: Sequence[float] | None) -> tuple[float, Tensor]:
+        inputs, logprobs_BT = _inputs([[0.1, -0.1]], [1.5], reference=[[0.5, 0.5]])
+        weight_BT = None if weights is None else torch.tensor([weights], dtype=torch.float64)
+        loss, gradient_BT, _ = _run(name, (replace(inputs, correction_BT=weight_BT), logprobs_BT), kl_coefficient=0.2)
+        return loss, gradient_BT
+
+    assert run([1.0, 1.0])[0] == run(None)[0]
+    without, doubled, nothing = (run([weight] * 2) for weight in (1.0, 2.0, 0.0))
+    # the KL term stays, so the objective's share is linear in the weight
+    assert doubled[0] - nothing[0] == pytest.approx(2 * (without[0] - nothing[0]), abs=1e-12)
+    torch.testing.assert_close(doubled[1] - nothing[1], 2 * (without[1] - nothing[1]), atol=1e-12, rtol=0)
+    # 0.2 * k3(0.5): a mean over the two tokens, a sum with an L_max of 1
+    assert nothing[0] == pytest.approx(0.2 * 0.1487213 * (2 if name == "dr_grpo" else 1), abs=1e-6)
+
+
 # -- KL --------------------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +301,6 @@ def test_clip_shares_count_tokens_that_lose_their_gradient() -> None:
 
 def test_an_unknown_loss_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"learning\.loss 'ppo' does not exist; known: dapo, grpo, dr_grpo, gspo, cispo"
+        ConfigError, match=r"learning\.loss 'ppo' does not exist; known: dapo, grpo, dr_grpo, gspo, cispo, sapo"
     ):
         get_loss("ppo")

@@ -15,11 +15,11 @@ from edge_rl.errors import ConfigError, DataError, ModelError
 from edge_rl.offline.sft import (
     IGNORED,
     SftExample,
-    WarmStartMetrics,
+    SupervisedMetrics,
+    fine_tune,
     learning_rate_factor,
     microbatch_size,
     to_dataset,
-    warm_start,
 )
 
 VOCABULARY = 61
@@ -60,9 +60,9 @@ def _example(start: int, *, length: int = 8) -> SftExample:
 
 def _run(
     model: PeftModel, examples: Sequence[SftExample], tmp_path: Path, *, seed: int = 0, **settings: float
-) -> WarmStartMetrics:
+) -> SupervisedMetrics:
     config = WarmStartConfig.model_validate({"epochs": 2, "batch_size": 3, "learning_rate": 1e-2, **settings})
-    return warm_start(model, _tokenizer(), examples, config, seed=seed, output_dir=tmp_path)
+    return fine_tune(model, _tokenizer(), examples, config, seed=seed, output_dir=tmp_path)
 
 
 def _weights(model: PeftModel, *, trainable: bool) -> dict[str, torch.Tensor]:
@@ -164,7 +164,7 @@ def test_same_seed_same_bytes_other_seed_other_order(tmp_path: Path) -> None:
 def test_last_partial_batch_is_kept(tmp_path: Path) -> None:
     seen: list[tuple[int, int, float]] = []
     config = WarmStartConfig(epochs=2, batch_size=4, learning_rate=1e-3)
-    metrics = warm_start(
+    metrics = fine_tune(
         _model(),
         _tokenizer(),
         [_example(start) for start in range(6)],
@@ -230,8 +230,8 @@ def test_examples_that_teach_nothing_are_refused() -> None:
         SftExample(prompt_ids=(), completion_ids=(2,), completion_mask=(True,))
 
 
-def test_warm_start_refuses_what_cannot_train(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"got none; .* warm_start\.kind=none"):
+def test_fine_tuning_refuses_what_cannot_train(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"got no examples; .* warm_start\.kind=none"):
         _run(_model(), [], tmp_path)
     frozen = _model()
     frozen.requires_grad_(requires_grad=False)
@@ -239,11 +239,9 @@ def test_warm_start_refuses_what_cannot_train(tmp_path: Path) -> None:
         _run(frozen, [_example(0)], tmp_path)
 
 
-def test_warm_start_says_so_when_the_loss_diverges(tmp_path: Path) -> None:
+def test_fine_tuning_says_so_when_the_loss_diverges(tmp_path: Path) -> None:
     model = _model()
     with torch.no_grad():
         next(p for p in model.parameters() if p.requires_grad).fill_(float("nan"))
-    with pytest.raises(
-        ConfigError, match=r"the loss is nan at step 1 of 2 with warm_start\.learning_rate=0\.01; lower"
-    ):
+    with pytest.raises(ConfigError, match=r"the loss is nan at step 1 of 2 with a learning_rate of 0\.01; lower"):
         _run(model, [_example(0)], tmp_path)

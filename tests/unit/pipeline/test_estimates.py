@@ -212,6 +212,23 @@ def test_work_of_the_phases() -> None:
     assert work["GGUF test"] == Work(read=180, written=72)
 
 
+def test_work_of_rejection_sampling() -> None:
+    rejection = SETTINGS.rejection.model_copy(
+        update={"kind": "rft", "samples_per_question": 8, "keep_per_question": 4, "epochs": 2}
+    )
+    settings = SETTINGS.model_copy(update={"rejection": rejection})
+    work = phase_work(settings, FACTS)
+    # 80 completions of 10 questions; 40 of them and 4 traces learnt twice
+    assert work["rejection"] == Work(read=300, written=960, passes=20, learnt_rows=88 * 42, learnt=88 * 12)
+    # base, warm start, rejection, tuned
+    assert work["test"] == Work(read=840, written=21 * (20 + 36), passes=80)
+    few = rejection.model_copy(update={"keep_per_question": 1})
+    assert phase_work(settings.model_copy(update={"rejection": few}), FACTS)["rejection"].learnt == 28 * 12
+    # without reinforcement the last supervised stage is the tuned model
+    supervised = settings.model_copy(update={"learning": settings.learning.model_copy(update={"num_steps": 0})})
+    assert phase_work(supervised, FACTS)["test"] == Work(read=630, written=21 * (20 + 24), passes=60)
+
+
 def test_stages_that_are_off_cost_nothing() -> None:
     bare = SETTINGS.model_copy(
         update={
@@ -220,7 +237,7 @@ def test_stages_that_are_off_cost_nothing() -> None:
         }
     )
     work = phase_work(bare, FACTS)
-    assert work["warm start"] == work["GGUF test"] == Work()
+    assert work["warm start"] == work["rejection"] == work["GGUF test"] == Work()
     assert work["test"].written == 21 * (20 + 12)
 
 

@@ -29,7 +29,17 @@ MEMORY_PARTS = {
     "logits",
     "program",
 }
-PHASES = {"warm start", "GRPO rollouts", "GRPO updates", "validation", "test", "GGUF test", "export", "total"}
+PHASES = {
+    "warm start",
+    "rejection",
+    "GRPO rollouts",
+    "GRPO updates",
+    "validation",
+    "test",
+    "GGUF test",
+    "export",
+    "total",
+}
 
 
 @pytest.fixture(autouse=True)

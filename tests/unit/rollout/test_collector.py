@@ -475,6 +475,27 @@ def test_a_sandbox_that_cannot_be_opened_stops_the_collection() -> None:
 # -- evaluation ------------------------------------------------------------------------------------------------------
 
 
+def test_a_loop_is_marked_as_garbled_in_training_and_left_as_it_is_in_a_measurement() -> None:
+    script = tokens("ab") * 40
+    setting = Setting(script, max_tokens=60, chunk_tokens=60)
+    (group,), _ = setting.collect()
+    assert [rollout.stop_reason for rollout in group.rollouts] == [StopReason.GARBLED] * 2
+    assert group.rollouts[0].token_ids == script[:60]
+    measured = Setting(script).collector.sample([make_prompt(64, 65)], 1, name="test")
+    assert measured[0].stop_reason is StopReason.LENGTH
+    kept = Setting(script, garble_filter=False).first()
+    assert kept.stop_reason is StopReason.LENGTH
+
+
+def test_an_unfinished_rollout_is_not_looked_at_for_garble() -> None:
+    setting = Setting(tokens("ab") * 40, max_tokens=80, chunk_tokens=50, max_group_age=9)
+    _, carried = setting.collect()
+    assert carried
+    assert all(
+        rollout.stop_reason is not StopReason.GARBLED for rollout in carried[0].rollouts if len(rollout.token_ids) < 80
+    )
+
+
 def test_sample_finishes_every_rollout_of_every_prompt_without_chunks() -> None:
     setting = chunked((*tokens("a" * 20), 0), 4)
     prompts = [make_prompt(64, sample_id="a"), make_prompt(65, sample_id="b")]

@@ -5,7 +5,7 @@ import pytest
 
 from edge_rl.config import ScoringConfig
 from edge_rl.errors import ConfigError, VerifierError
-from edge_rl.scoring.group_rewards import GROUP_REWARDS, RewardContext, make_reward, turn_share
+from edge_rl.scoring.group_rewards import GROUP_REWARDS, ORDERED, RewardContext, make_reward, turn_share
 from edge_rl.scoring.model_rewards import judge_prompt, read_score, warn_same_family
 from edge_rl.scoring.rewards import REWARDS, get_reward
 from edge_rl.types import Execution, ExecutionStatus, Rollout, Sample, StopReason, Verdict
@@ -126,6 +126,44 @@ def test_progress_compares_the_state_of_each_turn() -> None:
     assert turn_share(make_rollout(policy(1)), Sample(id="s", question="q", answer="4")) == 0.0
 
 
+def test_dler_difficulty_has_a_lower_limit_where_half_of_the_judged_are_right() -> None:
+    reward = make_reward(context("dler_difficulty", length_high=100, length_easy=50))
+    short, middle, long = of_length(50), of_length(51), of_length(101)
+
+    def totals(rollouts: list[Rollout], *verdicts: Verdict) -> list[float | None]:
+        return [item.total for item in reward(rollouts, verdicts)]
+
+    # 2 of 4 right: 50 tokens at most
+    assert totals([short, middle, short, short], RIGHT, RIGHT, WRONG, WRONG) == [1.0, 0.0, 0.0, 0.0]
+    # 2 of 5: 100
+    assert totals([middle, long, *[short] * 3], RIGHT, RIGHT, WRONG, WRONG, WRONG) == [1.0, 0.0, 0.0, 0.0, 0.0]
+    # an unjudged one is not counted: 1 of 2 judged
+    assert totals([middle, short, short], RIGHT, WRONG, UNJUDGED) == [0.0, 0.0, None]
+    assert totals([short], UNJUDGED) == [None]
+
+
+def coded(code: str) -> Rollout:
+    return make_rollout(policy(1), policy_text=f"I compute.\n```python\n{code}\n```\nso \\boxed{{1}}")
+
+
+def test_code_similarity_pays_a_wrong_completion_for_code_like_that_of_the_right_ones() -> None:
+    reward = make_reward(context("code_similarity", similarity_weight=0.5))
+    # {print, (, 3, *, 4, )} against {print, (, 3, +, 4, )}: 5 of 7 tokens; against {x}: 0. Mean 5/14, half of it
+    rollouts = [coded("print(3 + 4)"), coded("x"), coded("print(3 * 4)"), make_rollout(policy(1), policy_text="12")]
+    results = reward(rollouts, [RIGHT, RIGHT, WRONG, WRONG])
+    assert [item.total for item in results] == [1.0, 1.0, pytest.approx(5 / 28), 0.0]
+    assert results[2].breakdown == {"correctness": 0.0, "similarity": pytest.approx(5 / 28)}
+
+
+def test_code_similarity_leaves_out_right_answers_without_code() -> None:
+    reward = make_reward(context("code_similarity", similarity_weight=0.4))
+    bare = make_rollout(policy(1), policy_text="12")
+    same = coded("print(3 + 4)")
+    assert [item.total for item in reward([same, bare, same], [RIGHT, RIGHT, WRONG])] == [1.0, 1.0, 0.4]
+    assert [item.total for item in reward([bare, same], [RIGHT, WRONG])] == [1.0, 0.0]
+    assert [item.total for item in reward([same, same], [WRONG, UNJUDGED])] == [0.0, None]
+
+
 def test_weighted_adds_the_parts_and_keeps_the_order() -> None:
     reward = make_reward(context("weighted", weights={"binary": 1.0, "format": 0.5}, format_weight=0.2))
     marked = make_rollout(policy(1), policy_text=r"\boxed{4}")
@@ -173,7 +211,15 @@ def test_a_reward_that_cannot_be_made_says_what_to_do(name: str, message: str) -
 
 
 def test_all_named_rewards_are_listed() -> None:
-    assert set(GROUP_REWARDS) == {"progress", "weighted", "reward_model", "judge"}
+    assert set(GROUP_REWARDS) == {
+        "progress",
+        "dler_difficulty",
+        "code_similarity",
+        "weighted",
+        "reward_model",
+        "judge",
+    }
+    assert set(GROUP_REWARDS) >= ORDERED
 
 
 @pytest.mark.parametrize(

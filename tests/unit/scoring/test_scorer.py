@@ -48,6 +48,21 @@ def test_the_stop_reason_decides_what_is_judged(
     assert score(r"\boxed{4}", stop_reason=stop_reason) == [expected]
 
 
+def test_truncated_rollouts_can_be_left_out_of_training_and_are_wrong_in_a_measurement() -> None:
+    cut = make_rollout(policy(1), policy_text=r"\boxed{4}", stop_reason=StopReason.LENGTH)
+    whole = make_rollout(policy(1), policy_text=r"\boxed{4}")
+    group = Group(id="g", sample_id="s", rollouts=(cut, whole), born=0)
+    scorer = Scorer({"s": SAMPLE}, ScoringConfig(truncated="left_out"))
+    (scored,) = scorer.score([group])
+    assert [(v.correct, r.total) for v, r in zip(scored.verdicts, scored.rewards, strict=True)] == [
+        (None, None),
+        (True, 1.0),
+    ]
+    assert scorer.judge(cut).correct is False
+    (scored,) = Scorer({"s": SAMPLE}, ScoringConfig()).score([group])
+    assert [verdict.correct for verdict in scored.verdicts] == [False, True]
+
+
 def test_a_verifier_that_fails_leaves_the_completion_unjudged() -> None:
     broken = Sample(id="s", question="q", answer="four")
     assert score(r"\boxed{4}", sample=broken) == [(None, None)]
