@@ -47,6 +47,10 @@ class DataConfig(Section):
     """JSONL of samples, all splits in one file."""
     system: str = "Run ```python code, read its ```output, answer as \\boxed{number}."
     """System message of every prompt: in training, evaluation and export alike."""
+    shots: tuple[int, ...] = (0,)
+    """Worked examples in the training prompts, stage by stage, the last 0; taken from samples that carry a trace."""
+    shots_success: float = Field(default=0.5, gt=0, le=1)
+    """Solve rate over three steps at which the next stage begins, if not its share of the steps is over before."""
 
 
 class RolloutConfig(Section):
@@ -92,6 +96,9 @@ class ScoringConfig(Section):
 
     reward: str = "code_penalty"
     """Name of the reward function."""
+    control: Literal["none", "random", "format"] = "none"
+    """A control experiment: training verdicts are coin flips, or say only whether there is one marked answer. What such a
+    run gains does not come from being right. Measurements stay true."""
     truncated: Literal["wrong", "left_out"] = "wrong"
     """A training rollout cut at max_tokens: wrong (reward 0, in the loss), or left out of mean and loss; never both."""
     code_penalty: float = Field(default=0.1, ge=0, le=0.2)
@@ -208,6 +215,29 @@ class RejectionConfig(SupervisedConfig):
     """Most that are kept of one question, the shortest first."""
 
 
+class PreferenceConfig(SupervisedConfig):
+    """Rounds of DPO on pairs that the verifier makes of the model's own completions."""
+
+    kind: Literal["verifier", "none"] = "none"
+    """verifier: sample, pair right with wrong, optimise against the adapter as it was; then the next round."""
+    rounds: int = Field(default=4, ge=1)
+    """How often it samples anew; each round begins with a fresh reference and a fresh optimizer."""
+    prompts_per_round: int = Field(default=32, ge=1)
+    """Questions that a round samples, in the sampler's order."""
+    samples_per_question: int = Field(default=8, ge=2)
+    """Completions of each."""
+    pairs_per_question: int = Field(default=2, ge=1)
+    """Most pairs of one question."""
+    max_length_ratio: float = Field(default=2.0, ge=1)
+    """Longest over shortest completion of a pair; beyond it, length would tell right from wrong."""
+    beta: float = Field(default=0.1, gt=0)
+    """Strength of the pull towards the reference."""
+    nll_weight: float = Field(default=1.0, ge=0)
+    """Weight of the log-likelihood of the right one; without it the likelihood of both may fall."""
+    epochs: int = Field(default=1, ge=1)
+    """Passes over the pairs of a round."""
+
+
 class EvaluationConfig(Section):
     """How a checkpoint is measured: held out and without hints."""
 
@@ -247,6 +277,9 @@ class GuardsConfig(Section):
     actions: dict[str, GuardAction] = Field(default_factory=dict[str, GuardAction])
     """Guard -> off, warn, lower_lr (by lr_factor), roll_back (to the best adapter, with lower_lr) or stop (end the
     reinforcement stage; the best adapter is measured)."""
+    check_every_steps: int = Field(default=50, ge=1)
+    """Steps after which engine and trainer are compared again and the base's checksum is taken again; the first step of
+    every process does both."""
     quiet_steps: int = Field(default=10, ge=1)
     """Steps for which a guard that spoke says nothing more."""
     lr_factor: float = Field(default=0.5, gt=0, lt=1)
@@ -304,6 +337,7 @@ class Config(Section):
     learning: LearningConfig = LearningConfig()
     warm_start: WarmStartConfig = WarmStartConfig()
     rejection: RejectionConfig = RejectionConfig()
+    preference: PreferenceConfig = PreferenceConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     export: ExportConfig = ExportConfig()
     guards: GuardsConfig = GuardsConfig()

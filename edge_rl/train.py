@@ -40,6 +40,8 @@ class TrainArguments:
     """Optimizer steps of the reinforcement stage."""
     warm_start: Literal["sft", "none"] | None = None
     """Fine-tune on the hinted traces first, or not."""
+    control: Literal["random", "format"] | None = None
+    """Train on coin flips, or on the format alone, to see what a gain is worth; measurements stay true."""
     allow_large: bool = False
     """Accept a model of more than 3B parameters."""
     set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
@@ -118,6 +120,7 @@ def _resolve(arguments: TrainArguments) -> Config:
         "run.seed": arguments.seed,
         "learning.num_steps": arguments.steps,
         "warm_start.kind": arguments.warm_start,
+        "scoring.control": arguments.control,
         "model.allow_large": arguments.allow_large or None,
     }
     return resolve(arguments.recipe, {key: value for key, value in given.items() if value is not None}, arguments.set)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from edge_rl.data.hints import insert_hints
 from edge_rl.errors import DataError
-from edge_rl.types import Author, Prompt, Sample
+from edge_rl.types import Author, Prompt, Sample, TraceSegment
 
 FIXED_DATE = "01 Jan 2026"
 """Some chat templates (Llama 3.2) print today's date; a prompt must not change from one day to the next."""
@@ -50,19 +50,22 @@ class ChatTokenizer(Protocol):
         ...
 
 
-def build_prompt(sample: Sample, tokenizer: ChatTokenizer, *, system: str) -> Prompt:
+def build_prompt(sample: Sample, tokenizer: ChatTokenizer, *, system: str, examples: Sequence[Sample] = ()) -> Prompt:
     """Return the prompt of a sample: system text and question in the model's chat template, ready for its reply.
 
+    `examples` are shown before the question, each as a question with its trace for a reply.
     `system` may be empty: then the template decides. A template that knows no system role gets it in front of the
     question; thinking modes are off. At most one beginning-of-sequence token.
 
     Raises: DataError if the template refuses even a lone question.
     """
     if tokenizer.chat_template:
-        text = _render_chat(sample.question, tokenizer, system=system)
+        text = _render_chat(sample.question, tokenizer, system=system, examples=examples)
         token_ids = list(tokenizer.encode(text, add_special_tokens=False))  # the template writes its own BOS
     else:
         text = f"{system}\n\n" if system else ""
+        for example in examples:
+            text += f"Problem: {example.question}\n\nSolution:\n{trace_text(example)}\n\n"
         text += f"Problem: {sample.question}\n\nSolution:\n"
         token_ids = list(tokenizer.encode(text, add_special_tokens=True))
         if token_ids and token_ids[-1] == tokenizer.eos_token_id:
@@ -70,7 +73,21 @@ def build_prompt(sample: Sample, tokenizer: ChatTokenizer, *, system: str) -> Pr
     bos = tokenizer.bos_token_id
     while bos is not None and token_ids[:2] == [bos, bos]:
         token_ids.pop(0)
-    return Prompt(sample_id=sample.id, token_ids=tuple(token_ids))
+    return Prompt(sample_id=sample.id, token_ids=tuple(token_ids), shots=len(examples))
+
+
+def trace_text(sample: Sample) -> str:
+    """Return a sample's trace as one text, hints and tool results included.
+
+    Raises: DataError if it has none.
+    """
+    if not sample.trace:
+        raise DataError(f"sample {sample.id} has no trace to show; a worked example needs one")
+    return "".join(segment.text for segment in _hinted_trace(sample))
+
+
+def _hinted_trace(sample: Sample) -> tuple[TraceSegment, ...]:
+    return insert_hints(sample.trace, [hint for hint in sample.hints if hint.position is not None])
 
 
 def encode_trace(sample: Sample, tokenizer: ChatTokenizer) -> tuple[tuple[int, ...], tuple[bool, ...]]:
@@ -86,10 +103,9 @@ def encode_trace(sample: Sample, tokenizer: ChatTokenizer) -> tuple[tuple[int, .
         raise DataError(f"sample {sample.id} has no trace to imitate; fine-tune on samples that carry one")
     if tokenizer.eos_token_id is None:
         raise DataError("the tokenizer has no end-of-turn token (eos_token_id); set one")
-    segments = insert_hints(sample.trace, [hint for hint in sample.hints if hint.position is not None])
     token_ids: list[int] = []
     loss_mask: list[bool] = []
-    for is_tool, run in groupby(segments, key=lambda segment: segment.author is Author.TOOL):
+    for is_tool, run in groupby(_hinted_trace(sample), key=lambda segment: segment.author is Author.TOOL):
         text = "".join(segment.text for segment in run)
         run_ids = tokenizer.encode(text, add_special_tokens=False)
         token_ids.extend(run_ids)
@@ -97,14 +113,21 @@ def encode_trace(sample: Sample, tokenizer: ChatTokenizer) -> tuple[tuple[int, .
     return (*token_ids, int(tokenizer.eos_token_id)), (*loss_mask, True)
 
 
-def _render_chat(question: str, tokenizer: ChatTokenizer, *, system: str) -> str:
+def _render_chat(question: str, tokenizer: ChatTokenizer, *, system: str, examples: Sequence[Sample]) -> str:
     from jinja2 import TemplateError  # only a chat template needs it, and then the tokenizer has brought it
 
-    attempts = [[{"role": "user", "content": question}]]
+    turns = [
+        {"role": role, "content": content}
+        for example in examples
+        for role, content in (("user", example.question), ("assistant", trace_text(example)))
+    ]
+    turns.append({"role": "user", "content": question})
+    attempts = [turns]
     if system:
+        first, *rest = turns
         attempts = [
-            [{"role": "system", "content": system}, {"role": "user", "content": question}],
-            [{"role": "user", "content": f"{system}\n\n{question}"}],
+            [{"role": "system", "content": system}, *turns],
+            [{"role": "user", "content": f"{system}\n\n{first['content']}"}, *rest],
         ]
     reason = ""
     for conversation in attempts:

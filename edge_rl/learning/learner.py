@@ -114,6 +114,31 @@ class Learner:
             for group in groups
         ]
 
+    @torch.no_grad()
+    def engine_gaps(self, rollouts: Sequence[Rollout], *, policy_version: int) -> tuple[float, float]:
+        """Return the mean absolute gap in nats between the engine and (the policy, the base without its adapter).
+
+        Over the tokens that this policy version sampled. The first says whether engine and trainer compute the same; the
+        second, if it is far larger, that the engine has the adapter at all.
+        Raises: ValueError if there is no such token.
+        """
+        items = [
+            Item(rollout=rollout, advantages=(0.0,) * len(rollout.token_ids))
+            for rollout in rollouts
+            if policy_version in rollout.policy_versions
+        ]
+        gaps: list[tuple[Tensor, Tensor]] = []
+        for batch in self._batches([[item] for item in items]):
+            own_N = self.logprobs(batch)[0]
+            with self.model.disable_adapter():
+                base_N = self.logprobs(batch)[0]
+            engine_N, is_fresh_N = self._engine_logprobs(batch, policy_version)
+            gaps.append(((own_N - engine_N)[is_fresh_N].abs(), (base_N - engine_N)[is_fresh_N].abs()))
+        if not sum(len(own_N) for own_N, _ in gaps):
+            raise ValueError(f"no token of policy version {policy_version} among {len(rollouts)} rollouts")
+        own, base = (torch.cat(side) for side in zip(*gaps, strict=True))
+        return float(own.mean()), float(base.mean())
+
     def state(self) -> dict[str, Any]:
         """Return what an exact resume needs besides the adapter."""
         return {
@@ -236,26 +261,15 @@ class Learner:
 
         A token of an older policy for which the trainer computed nothing keeps the engine's value.
         """
-        engine: list[float] = []
-        trainer: list[float] = []
-        is_fresh: list[bool] = []
-        for item in batch.items:
-            rollout = item.rollout
-            facts = zip(
-                rollout.loss_mask,
-                rollout.behaviour_logprobs,
-                rollout.old_logprobs,
-                rollout.policy_versions,
-                strict=True,
-            )
-            for is_policy, behaviour, old, version in facts:
-                if is_policy:
-                    engine.append(behaviour)
-                    trainer.append(behaviour if old is None else old)
-                    is_fresh.append(version == policy_version)
-        device = batch.target_N.device
-        engine_N, trainer_N = (torch.tensor(values, dtype=torch.float32, device=device) for values in (engine, trainer))
-        trainer_N = torch.where(torch.tensor(is_fresh, device=device), logprobs_N, trainer_N)
+        engine_N, is_fresh_N = self._engine_logprobs(batch, policy_version)
+        known = [
+            math.nan if old is None else old
+            for item in batch.items
+            for is_policy, old in zip(item.rollout.loss_mask, item.rollout.old_logprobs, strict=True)
+            if is_policy
+        ]
+        known_N = torch.tensor(known, dtype=torch.float32, device=batch.target_N.device)
+        trainer_N = torch.where(is_fresh_N, logprobs_N, torch.where(known_N.isnan(), engine_N, known_N))
         gap_N = trainer_N - engine_N
         if self._settings.old_logprobs == "engine":
             return _Past(old_N=engine_N, gap_N=gap_N, weight_N=torch.ones_like(gap_N))
@@ -265,6 +279,20 @@ class Learner:
             weight_BT = correction_weights(batch.scatter(gap_N), mask_BT, self._correction)
             weight_N = weight_BT[batch.rollout_N, batch.place_N]
         return _Past(old_N=trainer_N, gap_N=gap_N, weight_N=weight_N)
+
+    def _engine_logprobs(self, batch: Microbatch, policy_version: int) -> tuple[Tensor, Tensor]:
+        """Return ([N] engine logprobs, [N] bool: sampled by this policy version)."""
+        facts = [
+            (logprob, version == policy_version)
+            for item in batch.items
+            for is_policy, logprob, version in zip(
+                item.rollout.loss_mask, item.rollout.behaviour_logprobs, item.rollout.policy_versions, strict=True
+            )
+            if is_policy
+        ]
+        device = batch.target_N.device
+        engine_N = torch.tensor([logprob for logprob, _ in facts], dtype=torch.float32, device=device)
+        return engine_N, torch.tensor([is_fresh for _, is_fresh in facts], device=device)
 
     def _token_advantages(self, batch: Microbatch) -> Tensor:
         """Return [B, T], 0 where the policy did not write."""

@@ -113,6 +113,12 @@ def _finish(
     return objective_BT * mask_BT, metrics
 
 
+def _mean_of_rollouts(objective_BT: Tensor, inputs: LossInputs) -> Tensor:
+    """Return the mean over tokens inside each rollout, then over the rollouts of the step."""
+    length_B = inputs.loss_mask_BT.sum(dim=1).clamp(min=1)
+    return (objective_BT.sum(dim=1) / length_B).sum() / inputs.num_rollouts
+
+
 def dapo(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Metrics]:
     """Return the clipped loss, a mean over all policy tokens of the step.
 
@@ -130,8 +136,7 @@ def grpo(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Metrics]:
     """
     ratio_BT = log_ratio(inputs).exp()
     objective_BT, metrics = _finish(clipped_terms(ratio_BT, inputs.advantages_BT, settings), ratio_BT, inputs, settings)
-    length_B = inputs.loss_mask_BT.sum(dim=1).clamp(min=1)
-    return -(objective_BT.sum(dim=1) / length_B).sum() / inputs.num_rollouts, metrics
+    return -_mean_of_rollouts(objective_BT, inputs), metrics
 
 
 def dr_grpo(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Metrics]:
@@ -153,7 +158,7 @@ def gspo(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Metrics]:
     ratio_B1 = (log_ratio(inputs).sum(dim=1, keepdim=True) / length_B1).exp()
     ratio_BT = ratio_B1.expand_as(inputs.logprobs_BT)
     objective_BT, metrics = _finish(clipped_terms(ratio_BT, inputs.advantages_BT, settings), ratio_BT, inputs, settings)
-    return -(objective_BT.sum(dim=1) / length_B1.squeeze(1)).sum() / inputs.num_rollouts, metrics
+    return -_mean_of_rollouts(objective_BT, inputs), metrics
 
 
 def cispo(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Metrics]:
@@ -183,8 +188,7 @@ def sapo(inputs: LossInputs, settings: LossSettings) -> tuple[Tensor, Metrics]:
     temperature_BT = torch.where(inputs.advantages_BT > 0, positive, negative)
     gate_BT = torch.sigmoid(temperature_BT * (ratio_BT - 1)) * 4 / temperature_BT
     objective_BT, metrics = _finish(gate_BT * inputs.advantages_BT, ratio_BT, inputs, settings)
-    length_B = inputs.loss_mask_BT.sum(dim=1).clamp(min=1)
-    return -(objective_BT.sum(dim=1) / length_B).sum() / inputs.num_rollouts, metrics
+    return -_mean_of_rollouts(objective_BT, inputs), metrics
 
 
 LOSSES: dict[str, Loss] = {

@@ -25,6 +25,7 @@ def group_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     rollout/code_failed    share of those whose every run failed
     rollout/truncated      share cut at the length limit
     rollout/garbled        share that the garble filter marked
+    rollout/shots          mean worked examples in the prompt
     """
     rollouts = [rollout for group in groups for rollout in group.group.rollouts]
     rewards = [reward.total for group in groups for reward in group.rewards if reward.total is not None]
@@ -51,6 +52,7 @@ def group_metrics(groups: Sequence[ScoredGroup]) -> dict[str, float]:
             empty=0.0,
         ),
         "rollout/truncated": _mean([float(rollout.stop_reason is StopReason.LENGTH) for rollout in rollouts]),
+        "rollout/shots": _mean([float(rollout.prompt.shots) for rollout in rollouts]),
         "rollout/garbled": _mean([float(rollout.stop_reason is StopReason.GARBLED) for rollout in rollouts]),
     }
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from edge_rl.config import Config
 from edge_rl.data.prompts import build_prompt
 from edge_rl.data.seeds import load_samples
+from edge_rl.data.shots import choose_examples
 from edge_rl.errors import DataError
 from edge_rl.evaluation.evaluator import evaluate
 from edge_rl.rollout.collector import Collector
@@ -61,9 +62,18 @@ class Parts:
     """Runs until it is closed: `with parts.interpreter`."""
     scorer: Scorer
 
-    def prompts(self, samples: Sequence[Sample]) -> list[Prompt]:
-        """Return the prompts of samples, hint-free."""
-        return [build_prompt(sample, self.tokenizer, system=self.config.data.system) for sample in samples]
+    def prompts(self, samples: Sequence[Sample], *, shots: int = 0) -> list[Prompt]:
+        """Return the prompts of samples, hint-free, with `shots` worked examples each."""
+        seed = self.config.run.seed
+        return [
+            build_prompt(
+                sample,
+                self.tokenizer,
+                system=self.config.data.system,
+                examples=choose_examples(sample, self.samples.hinted, shots, seed=seed) if shots else (),
+            )
+            for sample in samples
+        ]
 
     def collector_for(self, engine: Engine) -> Collector:
         """Return a collector that differs from the run's in its engine only."""
@@ -160,7 +170,11 @@ def assemble(config: Config) -> Parts:
 def _check_lengths(parts: Parts, limit: int) -> None:
     """Refuse a question whose prompt and longest completion the model cannot hold; nothing is cut in silence."""
     room = limit - parts.config.rollout.max_tokens
-    long = [prompt for prompt in parts.prompts(tuple(parts.samples.by_id.values())) if len(prompt.token_ids) > room]
+    prompts = parts.prompts(tuple(parts.samples.by_id.values()))
+    most_shots = max(parts.config.data.shots, default=0)
+    if most_shots:
+        prompts += parts.prompts(parts.samples.train, shots=most_shots)
+    long = [prompt for prompt in prompts if len(prompt.token_ids) > room]
     if long:
         names = ", ".join(f"{prompt.sample_id} ({len(prompt.token_ids)} tokens)" for prompt in long[:3])
         raise DataError(

@@ -325,8 +325,11 @@ def phase_work(config: Config, facts: TaskFacts) -> dict[str, Work]:
     own = facts.num_train * config.rejection.samples_per_question if rejection else 0
     kept = min(own * RIGHT_SHARE, facts.num_train * config.rejection.keep_per_question)
     imitated = round((kept + facts.num_traces) * config.rejection.epochs) if rejection else 0
+    preference = config.preference
+    asked = preference.rounds * preference.prompts_per_round if preference.kind == "verifier" else 0
+    compared = 2 * asked * min(preference.pairs_per_question, preference.samples_per_question // 2) * preference.epochs
     # with no reinforcement the last supervised stage is the tuned model
-    tuned = max(1, warm + rejection + (steps > 0))
+    tuned = max(1, warm + rejection + bool(asked) + (steps > 0))
     return {
         "warm start": Work(
             learnt_rows=traces * (facts.prompt_tokens + facts.trace_tokens), learnt=traces * facts.trace_tokens
@@ -337,6 +340,16 @@ def phase_work(config: Config, facts: TaskFacts) -> dict[str, Work]:
             passes=_passes(config, own) if rejection else 0,
             learnt_rows=imitated * (facts.prompt_tokens + length),
             learnt=imitated * length,
+        ),
+        "preference": Work(
+            # the frozen reference reads what is learnt
+            read=(asked + compared) * facts.prompt_tokens + compared * length,
+            written=asked * preference.samples_per_question * length,
+            passes=preference.rounds * _passes(config, preference.prompts_per_round * preference.samples_per_question)
+            if asked
+            else 0,
+            learnt_rows=compared * (facts.prompt_tokens + length),
+            learnt=compared * length,
         ),
         "GRPO rollouts": Work(
             read=steps * settings.prompts_per_step * facts.prompt_tokens,

@@ -54,7 +54,7 @@ def _validations(run_dir: Path) -> list[Validation]:
 
 def _tests(run_dir: Path) -> dict[str, EvalReport]:
     """Return the measurements that the run itself made, by name."""
-    wanted = [run_dir / "eval" / f"{name}.json" for name in ("base", "warm_start", "rejection", "tuned")]
+    wanted = [run_dir / "eval" / f"{name}.json" for name in ("base", "warm_start", "rejection", "preference", "tuned")]
     paths = [path for path in wanted if path.exists()] + sorted((run_dir / "eval").glob("GGUF_*.json"))
     reports = [load_report(path) for path in paths]
     return {report.name: report for report in reports}
@@ -66,7 +66,7 @@ def _differences(tests: dict[str, EvalReport], resamples: int) -> dict[str, Esti
         return {}
     found = {
         f"tuned_vs_{name.replace(' ', '_')}": paired(tuned, tests[name], resamples=resamples)
-        for name in ("base", "warm start", "rejection")
+        for name in ("base", "warm start", "rejection", "preference")
         if name in tests
     }
     for name, report in tests.items():

@@ -15,7 +15,7 @@ from edge_rl.types import EvalReport, Sample, Split
 from edge_rl.weights.adapters import load_adapter_weights
 from edge_rl.weights.llama_cpp import serve
 
-OF_TRAINING = re.compile(r"base|warm_start|rejection|tuned|GGUF.*|validation-.*")
+OF_TRAINING = re.compile(r"base|warm_start|rejection|preference|tuned|GGUF.*|validation-.*")
 """Names in eval/ that the run itself writes and reads back when it goes on."""
 
 GGUF_SLOTS = 16
@@ -128,7 +128,7 @@ def _report_path(run_dir: Path, name: str) -> Path:
     if not re.fullmatch(r"[\w.-]+", name) or OF_TRAINING.fullmatch(name):
         raise ConfigError(
             f"--save {name!r}: use letters, digits, - and _ only, and none of the names that the run itself writes "
-            "(base, warm_start, rejection, tuned, GGUF..., validation-...)"
+            "(base, warm_start, rejection, preference, tuned, GGUF..., validation-...)"
         )
     path = run_dir / "eval" / f"{name}.json"
     if path.exists():

@@ -1,6 +1,6 @@
 """From a configuration to a report: train, measure, export, check the export, and write what was found."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,14 @@ from edge_rl.pipeline.measuring import measure_gguf
 from edge_rl.pipeline.run_folder import guard_disk, open_run_folder
 from edge_rl.pipeline.training import Stopped, Training
 from edge_rl.types import EvalReport
+
+STAGES = {
+    "warm start": ("warm_start",),
+    "rejection": ("rejection",),
+    "preference": ("preference",),
+    "tuned": ("reinforce", "validate"),
+}
+"""Checkpoint -> phases that lead to it from the one before."""
 
 
 def train_and_prove(config: Config, *, on_interrupt: Callable[[Training], None]) -> Path:
@@ -33,6 +41,7 @@ def train_and_prove(config: Config, *, on_interrupt: Callable[[Training], None])
             try:
                 training.warm_start()
                 training.imitate()
+                training.prefer()
                 training.reinforce()
                 reports = training.measure()
                 reports |= _export(parts, run_dir, training, progress)
@@ -65,17 +74,25 @@ def _export(parts: Parts, run_dir: Path, training: Training, progress: Progress)
     return {name: load_report(path)}
 
 
+def _minutes_until(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Return the minutes that making each checkpoint took, its measurement not included."""
+    minutes: dict[str, float] = {}
+    total = 0.0
+    for name, phases in STAGES.items():
+        total += sum(seconds.get(phase, 0.0) for phase in phases) / 60
+        minutes[name] = total
+    return minutes
+
+
 def _report(config: Config, run_dir: Path, training: Training, reports: dict[str, EvalReport]) -> None:
     """Write and print the report."""
     seconds = training.clock.seconds
     differences = {
         f"tuned_vs_{name.replace(' ', '_')}": paired(reports["tuned"], report, resamples=config.evaluation.bootstrap)
         for name, report in reports.items()
-        if name in ("base", "warm start", "rejection")
+        if name in ("base", "warm start", "rejection", "preference")
     }
-    supervised = seconds.get("warm_start", 0.0)
-    minutes = {"warm start": supervised / 60, "rejection": (supervised + seconds.get("rejection", 0.0)) / 60}
-    minutes["tuned"] = minutes["rejection"] + (seconds.get("reinforce", 0.0) + seconds.get("validate", 0.0)) / 60
+    minutes = _minutes_until(seconds)
     rows = [report_row(report, minutes=minutes.get(name)) for name, report in reports.items()]
     extras: dict[str, Any] = {
         "seed": config.run.seed,

@@ -120,9 +120,8 @@ def manifest(config: Config) -> dict[str, Any]:
 
 def _has_begun(run_dir: Path) -> bool:
     """Whether anything lies there that the settings decided."""
-    return any(
-        (run_dir / name).exists() for name in ("warm_start/adapter", "rejection/adapter", "checkpoints", "eval", "best")
-    )
+    made = ("warm_start/adapter", "rejection/adapter", "preference", "checkpoints", "eval", "best")
+    return any((run_dir / name).exists() for name in made)
 
 
 def _check_same(config: Config, path: Path) -> None:

@@ -1,9 +1,11 @@
 """The supervised stages of a run: on recorded traces, and on the model's own right answers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from edge_rl.data.prompts import encode_trace
 from edge_rl.errors import DataError
+from edge_rl.offline.preference import Pair, make_pairs, prefer
 from edge_rl.offline.rejection import Selection, example_of, select
 from edge_rl.offline.sft import SftExample, SupervisedMetrics, fine_tune
 from edge_rl.pipeline.assembly import Parts
@@ -73,6 +75,43 @@ def fine_tune_on_own_answers(parts: Parts, selection: Selection, folder: Path) -
         [*trace_examples(parts), *(example_of(rollout) for rollout in selection.kept)],
         parts.config.rejection,
         seed=derive_seed(seed, "rejection") % 2**32,
+        output_dir=folder,
+    )
+
+
+def sample_pairs(parts: Parts, sample_ids: Sequence[str], adapter: Path, *, number: int) -> list[Pair]:
+    """Return pairs of what the policy writes in round `number`."""
+    settings = parts.config.preference
+    parts.engine.load_adapter(adapter, policy_version=number)
+    samples = [parts.samples.by_id[name] for name in sample_ids]
+    collector = parts.collector_for(parts.engine)
+    rollouts = collector.sample(parts.prompts(samples), settings.samples_per_question, name=f"preference-{number}")
+    return make_pairs(
+        rollouts,
+        [parts.scorer.judge(rollout) for rollout in rollouts],
+        per_question=settings.pairs_per_question,
+        max_length_ratio=settings.max_length_ratio,
+        seed=derive_seed(parts.config.run.seed, "preference", number),
+    )
+
+
+def prefer_pairs(parts: Parts, pairs: Sequence[Pair], folder: Path, *, number: int) -> SupervisedMetrics:
+    """Train the adapter on the pairs of round `number`, against itself as it is now; return what was done.
+
+    Without pairs (all questions solved, or none) the adapter stays as it is.
+    """
+    if not pairs:
+        return SupervisedMetrics(
+            num_steps=0, loss_curve=[], learning_rates=[], num_learnt_tokens=0, num_tokens=0, seconds=0.0
+        )
+    parts.scratch.unload()  # training needs the room of the engine's copy
+    release_free_memory()
+    return prefer(
+        parts.model,
+        parts.tokenizer,
+        pairs,
+        parts.config.preference,
+        seed=derive_seed(parts.config.run.seed, "preference", number) % 2**32,
         output_dir=folder,
     )
 

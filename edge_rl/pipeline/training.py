@@ -3,12 +3,15 @@
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import torch
 
 from edge_rl.data.sampler import Sampler
+from edge_rl.data.shots import ShotSchedule
 from edge_rl.evaluation.evaluator import load_report, save_report
 from edge_rl.learning.learner import Learner
 from edge_rl.monitor.groups import group_metrics
@@ -18,10 +21,17 @@ from edge_rl.monitor.progress import Progress
 from edge_rl.offline.sft import SupervisedMetrics
 from edge_rl.pipeline.assembly import Parts
 from edge_rl.pipeline.memory import release_free_memory
-from edge_rl.pipeline.supervised import fine_tune_on_own_answers, fine_tune_on_traces, sample_own_answers
+from edge_rl.pipeline.supervised import (
+    fine_tune_on_own_answers,
+    fine_tune_on_traces,
+    prefer_pairs,
+    sample_own_answers,
+    sample_pairs,
+)
+from edge_rl.pipeline.trust import check_engine
 from edge_rl.pipeline.validating import validation_of
 from edge_rl.types import EvalReport, Group, Prompt, ScoredGroup, StepReport
-from edge_rl.weights.adapters import load_adapter_weights, save_adapter
+from edge_rl.weights.adapters import base_facts, check_frozen, load_adapter_weights, save_adapter
 from edge_rl.weights.checkpoints import latest_checkpoint, load_checkpoint, remove_old_checkpoints, save_checkpoint
 
 
@@ -52,6 +62,9 @@ class Training:
         self._run_dir = run_dir
         self._progress = progress
         self._sampler = Sampler([sample.id for sample in parts.samples.train], parts.config.run.seed)
+        self._shots = ShotSchedule(
+            parts.config.data.shots, parts.config.learning.num_steps, parts.config.data.shots_success
+        )
         self._learner = Learner(
             parts.model,
             parts.config.learning,
@@ -69,7 +82,9 @@ class Training:
         self._resume()
         self._writer = MetricsWriter(run_dir, first_step=self._step)
         self._reports = read_metrics(run_dir)
-        self._supervised: list[Path] = []
+        self._base = base_facts(parts.model)
+        self._is_checked = False
+        self._supervised: dict[str, Path] = {}
         self.stop_requested = False
 
     # -- the phases --------------------------------------------------------------------------------------------------
@@ -87,7 +102,7 @@ class Training:
             return
 
         def train(folder: Path) -> SupervisedMetrics:
-            before = self._supervised[-1] if self._supervised else None
+            before = self._supervised.get("warm_start")
             selection = sample_own_answers(self._parts, before)
             counts = ", ".join(f"{count} {fate}" for fate, count in selection.fates.most_common())
             self._writer.write_event("rejection", counts, **selection.fates)
@@ -97,22 +112,45 @@ class Training:
         count = settings.samples_per_question * len(self._parts.samples.train)
         self._supervise("rejection", f"rejection sampling: SFT on the best of {count} completions", train)
 
-    def _supervise(self, name: str, phase: str, train: Callable[[Path], SupervisedMetrics]) -> None:
-        """Bring the adapter to the end of a supervised stage: train it, or load what lies there already."""
-        folder = self._run_dir / name
+    def prefer(self) -> None:
+        """Optimise preferences between the model's own right and wrong completions, round by round (verifier DPO)."""
+        settings = self._config.preference
+        if settings.kind == "none":
+            return
+        # An order of its own, from the start at every resume: rounds that are done ask for their questions again.
+        order = Sampler([sample.id for sample in self._parts.samples.train], self._config.run.seed)
+        for number in range(settings.rounds):
+            sample_ids = order.next(settings.prompts_per_round)
+
+            def train(folder: Path, number: int = number, sample_ids: Sequence[str] = sample_ids) -> SupervisedMetrics:
+                before = folder / "before"
+                save_adapter(self._parts.model, before, facts=self._base)
+                pairs = sample_pairs(self._parts, sample_ids, before, number=number)
+                self._writer.write_event("preference", f"{len(pairs)} pairs", round=number)
+                self._progress.note(f"{len(pairs)} pairs of {len(sample_ids)} questions")
+                return prefer_pairs(self._parts, pairs, folder, number=number)
+
+            phase = f"preference optimisation: round {number + 1} of {settings.rounds}"
+            self._supervise("preference", phase, train, folder=self._run_dir / "preference" / f"round-{number + 1}")
+
+    def _supervise(
+        self, name: str, phase: str, train: Callable[[Path], SupervisedMetrics], *, folder: Path | None = None
+    ) -> None:
+        """Bring the adapter to the end of a supervised stage (or a round of it): train it, or load what lies there."""
+        folder = folder or self._run_dir / name
         target = folder / "adapter"
         if not self._step and target.is_dir():
             load_adapter_weights(self._parts.model, target)
         elif not self._step:
             self.begin(phase)
             metrics = train(folder)
-            save_adapter(self._parts.model, target)
-            self._writer.write_event(name, f"{metrics['num_steps']} steps", loss=metrics["loss_curve"][-1])
-            self._progress.note(
-                f"{metrics['num_steps']} steps, loss {metrics['loss_curve'][0]:.2f} to {metrics['loss_curve'][-1]:.2f}"
-            )
+            save_adapter(self._parts.model, target, facts=self._base)
+            losses = metrics["loss_curve"]
+            if losses:
+                self._writer.write_event(name, f"{metrics['num_steps']} steps", loss=losses[-1])
+                self._progress.note(f"{metrics['num_steps']} steps, loss {losses[0]:.2f} to {losses[-1]:.2f}")
             self.clock.lap(name)
-        self._supervised.append(target)
+        self._supervised[name] = target
 
     def reinforce(self) -> None:
         """Take the remaining GRPO steps; stop early and saved where asked to, or for good where a guard says so.
@@ -137,6 +175,7 @@ class Training:
             self._parts.scratch.unload()  # it is written anew for the next policy, and the update needs the room
             release_free_memory()
             collected = time.monotonic()
+            self._check(groups)
             self._carried = self._learner.with_old_logprobs(self._carried, policy_version=self._step)
             update = self._learner.update(groups, policy_version=self._step)
             release_free_memory()
@@ -144,6 +183,8 @@ class Training:
                 if group.num_judged:
                     self._sampler.record(group.group.sample_id, group.num_correct / group.num_judged)
             metrics = {**group_metrics(groups), **update, "seconds/rollout": collected - started}
+            if math.isfinite(metrics["reward/solve_rate"]):
+                self._shots.record(metrics["reward/solve_rate"])
             metrics["seconds/step"] = time.monotonic() - started
             report = StepReport(step=self._step, metrics=metrics)
             self._writer.write_samples(self._step, groups)
@@ -160,11 +201,12 @@ class Training:
     def measure(self) -> dict[str, EvalReport]:
         """Return the test reports of base, warm start and tuned model; what is on disk is not measured again."""
         adapters: dict[str, Path | None] = {"base": None}
-        adapters |= {folder.parent.name.replace("_", " "): folder for folder in self._supervised}
+        adapters |= {name.replace("_", " "): folder for name, folder in self._supervised.items()}
         if not self._config.learning.num_steps and self._supervised:
             adapters.popitem()  # the last supervised stage is the tuned model
         adapters["tuned"] = self.best_adapter
         reports: dict[str, EvalReport] = {}
+        check_frozen(self._parts.model, self._base)
         for name, adapter in adapters.items():
             path = self._run_dir / "eval" / f"{name.replace(' ', '_')}.json"
             if not path.exists():
@@ -209,8 +251,26 @@ class Training:
     def _load_policy(self) -> None:
         """Give the engine the adapter as it is now."""
         folder = self._run_dir / "policy" / "adapter"
-        save_adapter(self._parts.model, folder)
+        save_adapter(self._parts.model, folder, facts=self._base)
         self._parts.engine.load_adapter(folder, policy_version=self._step)
+
+    def _check(self, groups: Sequence[ScoredGroup]) -> None:
+        """Check engine and base: in the first step of every process, and then every so many steps.
+
+        Raises: EngineError, ModelError.
+        """
+        if self._is_checked and self._step % self._config.guards.check_every_steps:
+            return
+        check_frozen(self._parts.model, self._base)
+        text = check_engine(
+            self._learner,
+            groups,
+            policy_version=self._step,
+            dtype=cast(torch.dtype, self._parts.model.get_base_model().dtype),
+            is_quantised=self._config.model.quantisation != "none",
+        )
+        self._writer.write_event("check", text, step=float(self._step))
+        self._is_checked = True
 
     def _collect(self) -> list[ScoredGroup]:
         """Return the step's groups; with dynamic sampling, groups without a signal are replaced for a few rounds.
@@ -240,7 +300,8 @@ class Training:
 
     def _next_prompts(self, count: int) -> list[Prompt]:
         by_id = self._parts.samples.by_id
-        return self._parts.prompts([by_id[sample_id] for sample_id in self._sampler.next(count)])
+        samples = [by_id[sample_id] for sample_id in self._sampler.next(count)]
+        return self._parts.prompts(samples, shots=self._shots.shots)
 
     def _is_going_on(self) -> bool:
         return self._step < self._config.learning.num_steps and not self._ended_by
@@ -284,7 +345,7 @@ class Training:
         )
         save_report(report, self._run_dir / "eval" / f"validation-{self._step}.json")
         if report.pass_at_1.value >= max((item.pass_at_1 for item in self._validations), default=-math.inf):
-            save_adapter(self._parts.model, self.best_adapter)
+            save_adapter(self._parts.model, self.best_adapter, facts=self._base)
         self._validations.append(validation_of(self._step, report))
         self._progress.evaluation(report)
         self.clock.lap("validate")
@@ -300,6 +361,7 @@ class Training:
             learner=self._learner.state(),
             state=self._state(),
             carried=self._carried,
+            facts=self._base,
         )
         remove_old_checkpoints(self._run_dir, keep=self._config.run.keep_checkpoints)
         self._saved_at = time.monotonic()
@@ -307,6 +369,7 @@ class Training:
     def _state(self) -> dict[str, Any]:
         return {
             "sampler": self._sampler.state(),
+            "shots": self._shots.state(),
             "validations": [asdict(item) for item in self._validations],
             "guards": self._watch.spoke,
             "ended_by": self._ended_by,
@@ -320,6 +383,7 @@ class Training:
         checkpoint = load_checkpoint(folder, self._parts.model)
         self._learner.load_state(checkpoint.learner)
         self._sampler.load_state(checkpoint.state["sampler"])
+        self._shots.load_state(checkpoint.state["shots"])
         self._validations = [Validation(**item) for item in checkpoint.state["validations"]]
         self._watch.spoke = dict(checkpoint.state["guards"])
         self._ended_by = str(checkpoint.state["ended_by"])

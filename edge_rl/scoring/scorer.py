@@ -11,7 +11,17 @@ from edge_rl.scoring.group_rewards import RewardContext, make_reward
 from edge_rl.scoring.pool import NUM_CHILDREN, one_verdict, start_pool
 from edge_rl.scoring.rewards import is_marked
 from edge_rl.scoring.verifiers import get_verifier
-from edge_rl.types import Group, Interpreter, Reward, Rollout, Sample, ScoredGroup, StopReason, Verdict
+from edge_rl.types import (
+    Group,
+    Interpreter,
+    Reward,
+    Rollout,
+    Sample,
+    ScoredGroup,
+    StopReason,
+    Verdict,
+    derive_seed,
+)
 
 ALGEBRA_KINDS = frozenset(["math", "set", "tuple", "interval", "python", "regex"])
 
@@ -66,7 +76,13 @@ class Scorer:
         return [self._score(group, tuple(next(verdicts) for _ in group.rollouts)) for group in groups]
 
     def _judge_for_training(self, rollout: Rollout) -> Verdict:
-        """Return `judge`, or no verdict on a truncated rollout where those are to be left out (overlong filter of DAPO)."""
+        """Return `judge`, unless the run is a control experiment, or leaves truncated rollouts out (DAPO's overlong filter)."""
+        if self._settings.control == "random":
+            coin = derive_seed(0, "control", rollout.group_id, rollout.member) % 2
+            return Verdict(correct=bool(coin), reason="a coin flip: control experiment", route="control")
+        if self._settings.control == "format":
+            marked = format_signal(rollout.policy_text).get("format", 0.0)
+            return Verdict(correct=bool(marked), reason="the format only: control experiment", route="control")
         if rollout.stop_reason is StopReason.LENGTH and self._settings.truncated == "left_out":
             return Verdict(correct=None, reason="truncated, left out", route="stop_reason")
         return self.judge(rollout)

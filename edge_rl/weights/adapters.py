@@ -8,7 +8,8 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import Any, cast
@@ -43,9 +44,7 @@ def attach_adapter(model: PreTrainedModel, config: ModelConfig, seed: int) -> Pe
         target_modules="all-linear",
         task_type="CAUSAL_LM",
     )
-    devices = [model.device] if model.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
+    with _seeded(model.device, seed):
         tuned = cast(PeftModel, peft.get_peft_model(model, lora))
     for name, parameter in tuned.named_parameters():
         parameter.requires_grad_("lora_" in name)
@@ -57,16 +56,15 @@ def attach_adapter(model: PreTrainedModel, config: ModelConfig, seed: int) -> Pe
 
 def reset_adapter(model: PeftModel, seed: int) -> None:
     """Give an attached adapter fresh weights: A random, B zero, so the output equals the base's again."""
-    devices = [model.device] if model.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
+    with _seeded(model.device, seed):
         for layer in adapted_layers(model).values():
             layer.reset_lora_parameters("default", init_lora_weights=True)
 
 
-def save_adapter(model: PeftModel, folder: Path) -> None:
+def save_adapter(model: PeftModel, folder: Path, *, facts: Mapping[str, Any] | None = None) -> None:
     """Write the adapter in peft's format with the name and checksum of its base; the folder appears whole or never.
 
+    `facts` are those of the base where they are known already: the checksum reads every weight.
     Raises: CheckpointError where it cannot be written.
     """
     scratch = None
@@ -79,7 +77,9 @@ def save_adapter(model: PeftModel, folder: Path) -> None:
         config = copy(model.peft_config["default"])
         config.inference_mode = True
         config.save_pretrained(str(scratch))
-        (scratch / PROVENANCE_FILE).write_text(json.dumps(base_facts(model), indent=2) + "\n", encoding="utf-8")
+        (scratch / PROVENANCE_FILE).write_text(
+            json.dumps(facts or base_facts(model), indent=2) + "\n", encoding="utf-8"
+        )
         replace_folder(scratch, folder)
     except (OSError, SafetensorError) as error:  # the latter for a full disk, too
         raise CheckpointError(f"cannot write adapter {folder}: {error}; free space and run again") from error
@@ -130,6 +130,19 @@ def check_base(model: nn.Module, adapter: Path) -> None:
                 f"adapter {adapter} was trained on {recorded.get('base')} with {key} {recorded.get(key)}, but the "
                 f"loaded base {found['base']} has {found[key]}; load the base it was trained on"
             )
+
+
+def check_frozen(model: nn.Module, facts: Mapping[str, Any]) -> None:
+    """Compare the base with its own `base_facts` of before.
+
+    Raises: ModelError if a single frozen weight changed.
+    """
+    found = base_checksum(model)
+    if found != facts["checksum"]:
+        raise ModelError(
+            f"the frozen base changed while it was trained on (checksum {facts['checksum']} before, {found} now); nothing of "
+            "this run since its last check can be trusted: resume from an earlier checkpoint, and report it"
+        )
 
 
 def base_facts(model: nn.Module) -> dict[str, Any]:
@@ -218,6 +231,14 @@ def restore_folders(root: Path) -> None:
         if (old / "content").is_dir() and not target.exists():
             (old / "content").rename(target)
         shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _seeded(device: torch.device, seed: int) -> Generator[None]:
+    """Draw from a seed inside, and leave the generators as they were."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 def _check_coverage(model: PeftModel) -> None:

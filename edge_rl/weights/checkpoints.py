@@ -40,7 +40,7 @@ class Checkpoint:
     folder: Path
 
 
-def save_checkpoint(
+def save_checkpoint(  # noqa: PLR0913  (a run wires it by keyword)
     run_dir: Path,
     model: PeftModel,
     *,
@@ -48,8 +48,9 @@ def save_checkpoint(
     learner: Mapping[str, Any],
     state: Mapping[str, Any],
     carried: list[Group],
+    facts: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write `checkpoints/step-<step>`; return its folder.
+    """Write `checkpoints/step-<step>`; return its folder. `facts` of the base as in `save_adapter`.
 
     Raises: CheckpointError where the disk is full or the folder cannot be written; older checkpoints stay.
     """
@@ -59,7 +60,7 @@ def save_checkpoint(
         parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=".step-", suffix=".partial", dir=parent))
         try:
-            save_adapter(model, scratch / "adapter")
+            save_adapter(model, scratch / "adapter", facts=facts)
             torch.save(dict(learner), scratch / "learner.pt")
             (scratch / "carried.json").write_bytes(_GROUPS.dump_json(carried))
             content = json.dumps({"step": step, **state}, indent=1)

@@ -21,11 +21,14 @@ SMALL: dict[str, Any] = {
     "rejection__samples_per_question": 4,
     "rejection__epochs": 2,
     "rejection__learning_rate": 1e-2,
+    "preference__rounds": 2,
+    "preference__prompts_per_round": 6,
+    "preference__samples_per_question": 6,
     "scoring__length_high": 24,
     "scoring__length_easy": 16,
 }
 """Recipes are sized for a real task."""
-WITHOUT_STEPS = ("sft", "rft")
+WITHOUT_STEPS = ("sft", "rft", "verifier-dpo")
 
 
 def _arguments(task: Task, recipe: str, **changed: Any) -> list[str]:

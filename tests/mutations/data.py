@@ -6,6 +6,8 @@ TEST_SEEDS, TEST_HINTS = "tests/unit/data/test_seeds.py", "tests/unit/data/test_
 TEST_PROMPTS, TEST_SAMPLER = "tests/unit/data/test_prompts.py", "tests/unit/data/test_sampler.py"
 TEST_TASKS, TEST_TOOL_MATH = "tests/unit/data/test_tasks.py", "tests/unit/data/test_tool_math.py"
 
+SHOTS, TEST_SHOTS = "edge_rl/data/shots.py", "tests/unit/data/test_shots.py"
+
 MUTATIONS: list[tuple[str, str, str, str]] = [
     (SEEDS, "enumerate(text.split(", "enumerate(text.splitlines() or text.split(", TEST_SEEDS),
     (SEEDS, 'encoding="utf-8-sig"', 'encoding="utf-8"', TEST_SEEDS),
@@ -48,4 +50,10 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (TASKS, 'v["a"] * v["b"] / 100', 'v["a"] * v["b"] / 10', TEST_TASKS),
     (TASKS, '(v["a"] - 1) // v["c"]', 'v["a"] // v["c"]', TEST_TASKS),
     (TASKS, 'code="print({a} % {b})"', 'code="print({a} // {b})"', TEST_TOOL_MATH),
+    (SHOTS, "len(self.rates) >= WINDOW and ", "", TEST_SHOTS),
+    (SHOTS, "len(self.rates) * len(self.stages) >= self.num_steps", "len(self.rates) >= self.num_steps", TEST_SHOTS),
+    (SHOTS, "            self.rates = []\n", "", TEST_SHOTS),
+    (SHOTS, "if other.id != sample.id and other.question != sample.question", "if other.id != sample.id", TEST_SHOTS),
+    (PROMPTS, "*rest],\n        ]", "],\n        ]", TEST_PROMPTS),
+    (PROMPTS, "shots=len(examples))", "shots=0)", TEST_SHOTS),
 ]

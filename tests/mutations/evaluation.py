@@ -1,9 +1,14 @@
 """Mutations of evaluation and of the warm start, and of the losses that TRL is the oracle of; see tests/mutate.py."""
 
 ESTIMATORS, EVALUATOR = "edge_rl/evaluation/estimators.py", "edge_rl/evaluation/evaluator.py"
+AROUND_TRL = "edge_rl/offline/around_trl.py"
 SFT, LOSSES = "edge_rl/offline/sft.py", "edge_rl/learning/losses.py"
 TEST_ESTIMATORS, TEST_EVALUATOR = "tests/unit/evaluation/test_estimators.py", "tests/unit/evaluation/test_evaluator.py"
 TEST_SFT, TEST_PARITY = "tests/unit/offline/test_sft.py", "tests/invariants/test_trl_parity.py"
+
+PREFERENCE, TEST_PREFERENCE = "edge_rl/offline/preference.py", "tests/unit/offline/test_preference.py"
+REJECTION, TEST_REJECTION = "edge_rl/offline/rejection.py", "tests/unit/offline/test_rejection.py"
+PROBE, TEST_PROBE = "edge_rl/evaluation/probe.py", "tests/unit/evaluation/test_probe.py"
 
 MUTATIONS: list[tuple[str, str, str, str]] = [
     (ESTIMATORS, "math.comb(num_samples - num_correct, k)", "math.comb(num_correct, k)", TEST_ESTIMATORS),
@@ -48,14 +53,14 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (SFT, "torch.arange(first - 1, labels_BT.shape[1] - 1,", "torch.arange(first, labels_BT.shape[1],", TEST_SFT),
     (SFT, 'reduction="sum")\n        return loss / num', 'reduction="mean")\n        return loss / num', TEST_SFT),
     (SFT, "return loss / num_items_in_batch", "return loss / is_learnt_BW.sum()", TEST_SFT),
-    (SFT, "dataloader_drop_last=False", "dataloader_drop_last=True", TEST_SFT),
-    (SFT, "return (step + 1) / num_rising", "return step / num_rising", TEST_SFT),
-    (SFT, "0.5 * (1.0 + math.cos(", "0.5 * (1.0 - math.cos(", TEST_SFT),
+    (AROUND_TRL, '"dataloader_drop_last": False', '"dataloader_drop_last": True', TEST_SFT),
+    (AROUND_TRL, "return (step + 1) / num_rising", "return step / num_rising", TEST_SFT),
+    (AROUND_TRL, "0.5 * (1.0 + math.cos(", "0.5 * (1.0 - math.cos(", TEST_SFT),
     (SFT, "batch_size % n == 0 and ", "", TEST_SFT),
-    (SFT, "        if not math.isfinite(loss):\n", "        if False:\n", TEST_SFT),
-    (SFT, '            module.__dict__.pop("forward", None)\n', "", TEST_SFT),
-    (SFT, "                setattr(config, name, value)\n", "                pass\n", TEST_SFT),
-    (SFT, "        model.train(was_training)\n", "", TEST_SFT),
+    (AROUND_TRL, "        if not math.isfinite(loss):\n", "        if False:\n", TEST_SFT),
+    (AROUND_TRL, '            module.__dict__.pop("forward", None)\n', "", TEST_SFT),
+    (AROUND_TRL, "                setattr(config, name, value)\n", "                pass\n", TEST_SFT),
+    (AROUND_TRL, "        model.train(was_training)\n", "", TEST_SFT),
     (SFT, "        trainer.remove_callback(PrinterCallback)\n", "", TEST_SFT),
     (
         LOSSES,
@@ -72,4 +77,55 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (LOSSES, "weight_BT = ratio_BT.detach().clamp(", "weight_BT = ratio_BT.clamp(", TEST_PARITY),
     (LOSSES, "return gap_BT.exp() - gap_BT - 1", "return gap_BT.exp() - 1", TEST_PARITY),
     (LOSSES, "floor_BT = settings.dual_clip * advantages_BT", "floor_BT = 100 * advantages_BT", TEST_PARITY),
+    (PREFERENCE, "beta * (better_P - worse_P)", "beta * (worse_P - better_P)", TEST_PREFERENCE),
+    (PREFERENCE, ".sum(dim=1) / mask_PT.sum(dim=1)", ".sum(dim=1)", TEST_PREFERENCE),
+    (
+        PREFERENCE,
+        "torch.where(mask_BT, logprobs_BT - reference_BT, torch.zeros_like(logprobs_BT))",
+        "logprobs_BT - reference_BT",
+        TEST_PREFERENCE,
+    ),
+    (PREFERENCE, "return terms_P.sum() / num_pairs", "return terms_P.mean()", TEST_PREFERENCE),
+    (PREFERENCE, "return (self._num_pairs - 1) % size + 1 if is_last else size", "return size", TEST_PREFERENCE),
+    (PREFERENCE, "return loss * self.current_gradient_accumulation_steps  #", "return loss  #", TEST_PREFERENCE),
+    (PREFERENCE, "                model.delete_adapter(REFERENCE)\n", "                pass\n", TEST_PREFERENCE),
+    (PREFERENCE, "use_adapter(policy, REFERENCE)", "use_adapter(policy, None)", TEST_PREFERENCE),
+    (PREFERENCE, " and length_ratio(chosen, rejected) <= max_length_ratio", "", TEST_PREFERENCE),
+    (PREFERENCE, "rollout.stop_reason is StopReason.STOP and ", "", TEST_PREFERENCE),
+    (PREFERENCE, "                used |= {id(chosen), id(rejected)}\n", "", TEST_PREFERENCE),
+    (PREFERENCE, 'inputs["input_ids"][:, first + 1 :]', 'inputs["input_ids"][:, first:-1]', TEST_PREFERENCE),
+    (REJECTION, "    if verdict.correct is not True:\n", "    if verdict.correct is False:\n", TEST_REJECTION),
+    (REJECTION, "if rollout.stop_reason is not StopReason.STOP:", "if False:", TEST_REJECTION),
+    (REJECTION, "if any(execution.status", "if all(execution.status", TEST_REJECTION),
+    (REJECTION, "if rollout.executions and not agrees(rollout):", "if not agrees(rollout):", TEST_REJECTION),
+    (REJECTION, "[*different.values()][:per_question]", "[*different.values()]", TEST_REJECTION),
+    (
+        REJECTION,
+        "key=lambda rollout: (rollout.num_policy_tokens, rollout.member)",
+        "key=lambda rollout: rollout.member",
+        TEST_REJECTION,
+    ),
+    (
+        REJECTION,
+        'different.setdefault(" ".join(rollout.text.split()), rollout)',
+        "different.setdefault(rollout.text, rollout)",
+        TEST_REJECTION,
+    ),
+    (
+        REJECTION,
+        "completion_mask=rollout.loss_mask",
+        "completion_mask=(True,) * len(rollout.token_ids)",
+        TEST_REJECTION,
+    ),
+    (
+        PROBE,
+        "return 1.0 - comb(num_correct, k) / ways - comb(num_samples - num_correct, k) / ways",
+        "return 1.0 - comb(num_correct, k) / ways",
+        TEST_PROBE,
+    ),
+    (PROBE, "if rate <= end", "if rate < end or end == 1.0", TEST_PROBE),
+    (PROBE, "ceil(share * len(lengths)) - 1", "int(share * len(lengths))", TEST_PROBE),
+    (PROBE, "if count >= k}", "if count}", TEST_PROBE),
+    (PROBE, "fmean(with_code) if with_code else 0.0", "len(with_code) / len(rollouts)", TEST_PROBE),
+    (PROBE, "limit < 0.7 * here.max_tokens", "limit < 0.0", TEST_PROBE),
 ]

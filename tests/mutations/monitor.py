@@ -5,6 +5,9 @@ GROUPS = "tests/unit/monitor/test_groups.py"
 REPORT = "tests/unit/monitor/test_report.py"
 PROGRESS = "tests/unit/monitor/test_progress.py"
 
+GUARDS, TEST_GUARDS = "edge_rl/monitor/guards.py", "tests/unit/monitor/test_guards.py"
+DOCTOR, TEST_DOCTOR = "edge_rl/monitor/doctor.py", "tests/unit/monitor/test_doctor.py"
+
 MUTATIONS: list[tuple[str, str, str, str]] = [
     ("edge_rl/monitor/metrics.py", "if report.step < first_step]", "if report.step <= first_step]", METRICS),
     ("edge_rl/monitor/metrics.py", "int(number) >= first_step", "int(number) > first_step", METRICS),
@@ -75,4 +78,34 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
         PROGRESS,
     ),
     ("edge_rl/monitor/progress.py", "{report.step + 1:>3}", "{report.step:>3}", PROGRESS),
+    (GUARDS, "max(entropies[-2:]) < low", "entropies[-1] < low", TEST_GUARDS),
+    (GUARDS, "means[-1] < 0.5 * max(means[:-3])", "means[-1] < 0.5 * means[0]", TEST_GUARDS),
+    (GUARDS, "for end in range(3, len(entropies) + 1)][-10:]", "for end in range(3, len(entropies) + 1)]", TEST_GUARDS),
+    (
+        GUARDS,
+        "if min(falls) > limit and now.pass_at_1 > first.pass_at_1:",
+        "if max(falls) > limit and now.pass_at_1 > first.pass_at_1:",
+        TEST_GUARDS,
+    ),
+    (GUARDS, "min(falls) > limit and now.pass_at_1 > first.pass_at_1", "min(falls) > limit", TEST_GUARDS),
+    (
+        GUARDS,
+        "max(before.pass_at_1, now.pass_at_1) <= first.pass_at_1",
+        "now.pass_at_1 <= first.pass_at_1",
+        TEST_GUARDS,
+    ),
+    (GUARDS, "rise > limit and max(", "max(", TEST_GUARDS),
+    (GUARDS, " and fmean(solved[-3:]) <= fmean(solved[:3]) + 0.05", "", TEST_GUARDS),
+    (GUARDS, "len(live) == settings.dead_steps and max(live)", "live and max(live)", TEST_GUARDS),
+    (GUARDS, "max(live) < 1 - settings.max_dead_share", "min(live) < 1 - settings.max_dead_share", TEST_GUARDS),
+    (GUARDS, "min(cut) > settings.max_truncated", "max(cut) > settings.max_truncated", TEST_GUARDS),
+    (GUARDS, "len(kls) == 2 and min(kls)", "kls and max(kls)", TEST_GUARDS),
+    (GUARDS, "                self.spoke[name] = now\n", "", TEST_GUARDS),
+    (GUARDS, 'if action == "off" or is_quiet:', "if is_quiet:", TEST_GUARDS),
+    (DOCTOR, "max(map(abs, losses)) > 0.05", "max(map(abs, losses)) < 0.05", TEST_DOCTOR),
+    (DOCTOR, "if math.isfinite(value)]", "]", TEST_DOCTOR),
+    (DOCTOR, "difference.low <= 0", "difference.value <= 0", TEST_DOCTOR),
+    (DOCTOR, "difference.high >= 0", "difference.low >= 0", TEST_DOCTOR),
+    (DOCTOR, "key=lambda diagnosis: -diagnosis.severity", "key=lambda diagnosis: diagnosis.severity", TEST_DOCTOR),
+    (DOCTOR, "found if last is None else found[-last:]", "found", TEST_DOCTOR),
 ]

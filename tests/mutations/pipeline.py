@@ -11,6 +11,9 @@ RUNS = "tests/e2e/test_train_cpu.py"
 MISTAKES = "tests/e2e/test_bad_input.py"
 EVAL = "tests/e2e/test_eval.py"
 
+TRUST, TEST_TRUST = "edge_rl/pipeline/trust.py", "tests/unit/pipeline/test_trust.py"
+LEARNER = "edge_rl/learning/learner.py"
+
 MUTATIONS: list[tuple[str, str, str, str]] = [
     (ESTIMATES, "shape.vocab * shape.hidden * (1 if shape.tied else 2)", "shape.vocab * shape.hidden", UNIT),
     (ESTIMATES, "(shape.heads + 2 * shape.kv_heads)", "(shape.heads + shape.kv_heads)", UNIT),
@@ -40,7 +43,7 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
         UNIT_PLAN,
     ),
     (PLAN, "check_quantisation(config.model, device)", "device.type", UNIT_PLAN),
-    (TRAINING, "self._step not in [step for step, _ in self._validation]", "not self._validation", RUNS),
+    (TRAINING, "self._step not in [item.step for item in self._validations]", "not self._validations", RUNS),
     (
         TRAINING,
         "            self.save()\n            raise Stopped\n        release_free_memory()\n        self._progress",
@@ -52,4 +55,16 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (FOLDER, "if error.errno not in DISK_ERRORS:", "if error:", MISTAKES),
     (MEASURING, "load_adapter_weights(parts.model, adapter)", "pass", EVAL),
     (MEASURING, "if path.exists():", "if False:", EVAL),
+    (TRUST, "    if own > tolerance and base <= tolerance:\n", "    if base <= tolerance:\n", TEST_TRUST),
+    (TRUST, "    if own > tolerance:\n        raise", "    if own > 1e9:\n        raise", TEST_TRUST),
+    (TRUST, "QUANTISED_TOLERANCE if is_quantised else TOLERANCE[dtype]", "TOLERANCE[dtype]", TEST_TRUST),
+    (TRUST, "if policy_version in rollout.policy_versions), None)", "), None)", TEST_TRUST),
+    (
+        LEARNER,
+        "with self.model.disable_adapter():\n                base_N",
+        "if True:\n                base_N",
+        TEST_TRUST,
+    ),
+    (LEARNER, "(own_N - engine_N)[is_fresh_N].abs()", "(own_N - engine_N).abs()", TEST_TRUST),
+    ("edge_rl/weights/adapters.py", '    if found != facts["checksum"]:\n', "    if False:\n", TEST_TRUST),
 ]

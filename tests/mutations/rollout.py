@@ -101,7 +101,7 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
         TEST_COLLECTOR,
     ),
     (COLLECTOR, "frozenset[int]()\n", "fence_token_ids(codec)\n", TEST_COLLECTOR),
-    (COLLECTOR, "step=0, is_chunked=False)", "step=0)", TEST_COLLECTOR),
+    (COLLECTOR, "step=0, for_training=False)", "step=0)", TEST_COLLECTOR),
     # -- sampling
     (SAMPLING, '"<QQ", seed, position)', '"<QQ", seed, 0)', TEST_SAMPLING),
     (SAMPLING, ">> 11) / (1 << 53)", ">> 11) / (1 << 52)", TEST_SAMPLING),

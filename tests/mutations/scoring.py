@@ -144,6 +144,8 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (SCORING + "group_rewards.py", "if not verdict.correct and right:", "if right:", REWARDS),
     (SCORING + "group_rewards.py", "if verdict.correct and code]", "if verdict.correct]", REWARDS),
     (SCORING + "group_rewards.py", "len(code & other) / len(code | other)", "len(code & other) / len(other)", REWARDS),
+    (SCORING + "scorer.py", '"control", rollout.group_id, rollout.member)', '"control", rollout.policy_text)', SCORER),
+    (SCORING + "scorer.py", 'if self._settings.control == "format":', "if False:", SCORER),
     (SCORING + "scorer.py", ' and self._settings.truncated == "left_out"', "", SCORER),
     (
         SCORING + "scorer.py",

@@ -73,6 +73,7 @@ class HfEngine:
         self._policy_version = 0
         self._num_layers = model.config.get_text_config().num_hidden_layers
         self.slots = slots
+        self.decode_passes = 0
         self.decode_slot_steps = 0
         self.decoded_tokens = 0
 
@@ -223,6 +224,7 @@ class _Batch:
         last = [[slot.token_ids[-1]] if slot is not None and slot.token_ids else [0] for slot in slots]
         starts = [slot.length - 1 if slot is not None else len(self._prefix) for slot in slots]
         logits = self._engine.next_logits(self._cache, range(width), last, starts)
+        self._engine.decode_passes += 1
         self._engine.decode_slot_steps += width
         self._accept(rows, logits if len(rows) == width else logits[rows])
 

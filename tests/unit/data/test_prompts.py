@@ -86,6 +86,28 @@ def test_build_prompt_moves_the_system_text_where_its_role_is_refused() -> None:
         build_prompt(SAMPLE, CharTokenizer(refuses="user"), system="Be brief.")
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "expected"),
+    [
+        (CharTokenizer(), "<s>[system]Be brief.</s>[user]1 + 1?</s>[assistant]two</s>[user]12 times 34?</s>[me]"),
+        (
+            CharTokenizer(refuses="system"),
+            "<s>[user]Be brief.\n\n1 + 1?</s>[assistant]two</s>[user]12 times 34?</s>[me]",
+        ),
+        (
+            CharTokenizer(chat=False),
+            "<s>Be brief.\n\nProblem: 1 + 1?\n\nSolution:\ntwo\n\nProblem: 12 times 34?\n\nSolution:\n",
+        ),
+    ],
+    ids=["system role", "no system role", "base model"],
+)
+def test_build_prompt_shows_examples_before_the_question(tokenizer: CharTokenizer, expected: str) -> None:
+    example = Sample(id="e", question="1 + 1?", answer="2", trace=(TraceSegment(author=Author.POLICY, text="two"),))
+    prompt = build_prompt(SAMPLE, tokenizer, system="Be brief.", examples=[example])
+    assert tokenizer.decode(prompt.token_ids) == expected
+    assert prompt.shots == 1
+
+
 @pytest.mark.parametrize(("bos", "adds_eos"), [(BOS, False), (BOS, True), (None, False), (None, True)])
 def test_build_prompt_lays_out_a_base_model_in_plain_text(bos: int | None, adds_eos: bool) -> None:
     tokenizer = CharTokenizer(chat=False, bos=bos, adds_eos=adds_eos)

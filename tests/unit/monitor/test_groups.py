@@ -68,6 +68,7 @@ def test_group_metrics_by_hand() -> None:
     assert metrics["rollout/code_failed"] == pytest.approx(1 / 4)
     assert metrics["rollout/truncated"] == pytest.approx(1 / 7)
     assert metrics["rollout/garbled"] == 0.0
+    assert metrics["rollout/shots"] == 0.0
 
 
 def test_parts_and_signals_are_means_over_the_rollouts_that_have_them() -> None:

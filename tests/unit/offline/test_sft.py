@@ -12,12 +12,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from edge_rl.config import WarmStartConfig
 from edge_rl.errors import ConfigError, DataError, ModelError
+from edge_rl.offline.around_trl import learning_rate_factor
 from edge_rl.offline.sft import (
     IGNORED,
     SftExample,
     SupervisedMetrics,
     fine_tune,
-    learning_rate_factor,
     microbatch_size,
     to_dataset,
 )

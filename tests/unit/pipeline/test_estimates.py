@@ -229,6 +229,26 @@ def test_work_of_rejection_sampling() -> None:
     assert phase_work(supervised, FACTS)["test"] == Work(read=630, written=21 * (20 + 24), passes=60)
 
 
+def test_work_of_preference_rounds() -> None:
+    preference = SETTINGS.preference.model_copy(
+        update={
+            "kind": "verifier",
+            "rounds": 2,
+            "prompts_per_round": 5,
+            "samples_per_question": 8,
+            "pairs_per_question": 3,
+            "epochs": 1,
+        }
+    )
+    work = phase_work(SETTINGS.model_copy(update={"preference": preference}), FACTS)
+    # 10 questions, 80 completions of 12 tokens, 30 pairs of two; the reference reads them too
+    assert work["preference"] == Work(
+        read=(10 + 60) * 30 + 60 * 12, written=960, passes=2 * 20, learnt_rows=60 * 42, learnt=60 * 12
+    )
+    assert work["test"].read == 840  # base, warm start, preference, tuned
+    assert phase_work(SETTINGS, FACTS)["preference"] == Work()
+
+
 def test_stages_that_are_off_cost_nothing() -> None:
     bare = SETTINGS.model_copy(
         update={

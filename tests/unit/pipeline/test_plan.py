@@ -32,6 +32,7 @@ MEMORY_PARTS = {
 PHASES = {
     "warm start",
     "rejection",
+    "preference",
     "GRPO rollouts",
     "GRPO updates",
     "validation",

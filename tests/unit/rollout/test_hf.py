@@ -269,10 +269,11 @@ def test_gaps_are_closed_so_that_later_passes_are_narrower(policy: Policy) -> No
         replace(request, max_new_tokens=length)
         for request, length in zip(_requests(8, prompts=PROMPTS), (*(2,) * 7, 42), strict=True)
     ]
-    before = policy.engine.decode_slot_steps
+    rows, passes = policy.engine.decode_slot_steps, policy.engine.decode_passes
     generate_all(policy.engine, requests)
     # 41 decode passes: the first of 8 rows, then the survivor alone
-    assert policy.engine.decode_slot_steps - before == 8 + 40
+    assert policy.engine.decode_passes - passes == 41
+    assert policy.engine.decode_slot_steps - rows == 8 + 40
 
 
 def test_decoded_tokens_are_counted(policy: Policy) -> None:

@@ -63,6 +63,40 @@ def test_truncated_rollouts_can_be_left_out_of_training_and_are_wrong_in_a_measu
     assert [verdict.correct for verdict in scored.verdicts] == [False, True]
 
 
+def test_a_control_experiment_judges_training_by_something_else_and_measurements_by_the_answer() -> None:
+    texts = (r"\boxed{4}", r"\boxed{5}", "4", r"\boxed{4} \boxed{5}")
+    rollouts = tuple(make_rollout(policy(1), policy_text=text, member=member) for member, text in enumerate(texts))
+    group = Group(id="g", sample_id="s", rollouts=rollouts, born=0)
+    scorer = Scorer({"s": SAMPLE}, ScoringConfig(control="format"))
+    (scored,) = scorer.score([group])
+    assert [verdict.correct for verdict in scored.verdicts] == [True, True, False, False]
+    assert [reward.total for reward in scored.rewards] == [1.0, 1.0, 0.0, 0.0]
+    assert [scorer.judge(rollout).correct for rollout in rollouts] == [True, False, True, False]
+
+
+def test_coin_flips_are_fair_repeat_and_do_not_look_at_the_answer() -> None:
+    def flips(text: str) -> list[bool | None]:
+        groups = [
+            Group(
+                id=f"g{index}",
+                sample_id="s",
+                rollouts=tuple(
+                    make_rollout(policy(1), policy_text=text, group_id=f"g{index}", member=member)
+                    for member in range(8)
+                ),
+                born=0,
+            )
+            for index in range(64)
+        ]
+        scored = Scorer({"s": SAMPLE}, ScoringConfig(control="random")).score(groups)
+        return [verdict.correct for group in scored for verdict in group.verdicts]
+
+    right = flips(r"\boxed{4}")
+    assert right == flips("no idea")
+    # 512 fair coins: a share outside of 0.4 to 0.6 has a chance below 1e-5, and the flips are the same every time
+    assert 0.4 < sum(map(bool, right)) / len(right) < 0.6
+
+
 def test_a_verifier_that_fails_leaves_the_completion_unjudged() -> None:
     broken = Sample(id="s", question="q", answer="four")
     assert score(r"\boxed{4}", sample=broken) == [(None, None)]
