@@ -47,6 +47,8 @@ class DataConfig(Section):
     """JSONL of samples, all splits in one file."""
     system: str = "Run ```python code, read its ```output, answer as \\boxed{number}."
     """System message of every prompt: in training, evaluation and export alike."""
+    think: Literal["off", "on"] = "off"
+    """Thinking mode of the chat template, in training, evaluation and export alike; on needs a model that has one."""
     shots: tuple[int, ...] = (0,)
     """Worked examples in the training prompts, stage by stage, the last 0; taken from samples that carry a trace."""
     shots_success: float = Field(default=0.5, gt=0, le=1)
@@ -66,6 +68,8 @@ class RolloutConfig(Section):
     """New tokens that one rollout may gain in one step; equal to max_tokens = plain GRPO."""
     max_group_age: int = Field(default=4, ge=1)
     """Steps after which a carried group is finished without a chunk limit."""
+    think_tokens: int = Field(default=0, ge=0)
+    """Policy tokens after which an open think block is closed for the policy, outside the loss; 0 = no such budget."""
     max_tool_calls: int = Field(default=4, ge=0)
     """Tool calls that are run per rollout."""
     tool_timeout_s: float = Field(default=5.0, gt=0)
@@ -141,7 +145,16 @@ class LearningConfig(Section):
     advantage: str = "centred"
     """Name of the advantage estimator."""
     credit: str = "rollout"
-    """rollout: every token of a rollout gets its advantage; turn: the tokens of each turn get their own (GTPO)."""
+    """rollout: every token of a rollout gets its advantage; turn: the tokens of each turn get their own (GTPO); gae: each
+    token gets its own from a critic (PPO)."""
+    gae_discount: float = Field(default=1.0, gt=0, le=1)
+    """With credit = gae: what a reward is worth one token earlier."""
+    gae_trace: float = Field(default=0.95, ge=0, le=1)
+    """With credit = gae: lambda, how far an error of the critic reaches back."""
+    value_weight: float = Field(default=0.5, ge=0)
+    """With credit = gae: weight of the critic's loss."""
+    critic_rate_factor: float = Field(default=10.0, gt=0)
+    """With credit = gae: learning rate of the value head over that of the adapter."""
     turn_discount: float = Field(default=0.9, ge=0, le=1)
     """With credit = turn: what a reward is worth one turn earlier."""
     turn_fine: float = Field(default=0.1, ge=0, le=0.5)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -35,6 +35,8 @@ class ProbeArguments:
     """Completions per question; the group size of a run."""
     questions: int | None = 48
     """So many training questions, evenly spread; None = all."""
+    think: Literal["off", "on", "both"] = "off"
+    """Thinking mode of the model's chat template; both = measure it with and without, and go on with the better."""
     adapter: Path | None = None
     """Probe this adapter of the model, such as runs/<name>/best/adapter."""
     seed: int | None = None
@@ -61,24 +63,45 @@ def _main(argv: Sequence[str] | None) -> int:
         "data.path": arguments.data,
         "run.seed": arguments.seed,
     }
-    config = resolve("default", {key: value for key, value in given.items() if value is not None}, arguments.set)
+    modes = ("off", "on") if arguments.think == "both" else (arguments.think,)
+    given = {key: value for key, value in given.items() if value is not None}
+    configs = {mode: resolve("default", {**given, "data.think": mode}, arguments.set) for mode in modes}
     # heavy imports: --help and a mistake in the settings should not wait for them
     from edge_rl.pipeline.probing import probe_model
 
     started = time.monotonic()
-    probe = probe_model(config, k=arguments.k, num_questions=arguments.questions, adapter=arguments.adapter)
-    command = train_command(probe.advice, model=arguments.model, data=arguments.data)
+    probes = {
+        mode: probe_model(config, k=arguments.k, num_questions=arguments.questions, adapter=arguments.adapter)
+        for mode, config in configs.items()
+    }
+    # max() keeps the first of equals: thinking has to earn its tokens
+    think = max(probes, key=lambda mode: probes[mode].report.pass_at_1.value)
+    probe = probes[think]
+    command = train_command(probe.advice, model=arguments.model, data=arguments.data, think=think)
     if arguments.json:
-        print(json.dumps({**asdict(probe.report), "advice": asdict(probe.advice), "command": command}, indent=2))
+        by_mode = {mode: asdict(found.report) for mode, found in probes.items()}
+        content = {
+            **by_mode[think],
+            "think": think,
+            "by_think": by_mode,
+            "advice": asdict(probe.advice),
+            "command": command,
+        }
+        print(json.dumps(content, indent=2))
     else:
         print(probe_text(probe, command, seconds=time.monotonic() - started))
+        for mode, found in probes.items():
+            if len(probes) > 1:
+                at_1, median = found.report.pass_at_1.value, found.report.lengths.median
+                print(f"thinking {mode:<10}pass@1 {at_1:.1%}, median of {median} tokens")
     return 0 if probe.advice.worth_it else 1
 
 
-def train_command(advice: Advice, *, model: str | None, data: str | None) -> str:
+def train_command(advice: Advice, *, model: str | None, data: str | None, think: str = "off") -> str:
     """Return the command that follows the advice."""
     words = ["python", "-m", "edge_rl.train", "--recipe", advice.recipe]
     words += [part for flag, value in (("--model", model), ("--data", data)) if value for part in (flag, value)]
+    words += ["--think", "on"] if think == "on" else []
     words += [part for key, value in advice.settings.items() for part in ("--set", f"{key}={value}")]
     return shlex.join(words)
 

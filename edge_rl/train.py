@@ -40,6 +40,8 @@ class TrainArguments:
     """Optimizer steps of the reinforcement stage."""
     warm_start: Literal["sft", "none"] | None = None
     """Fine-tune on the hinted traces first, or not."""
+    think: Literal["off", "on"] | None = None
+    """Thinking mode of the model's chat template."""
     control: Literal["random", "format"] | None = None
     """Train on coin flips, or on the format alone, to see what a gain is worth; measurements stay true."""
     allow_large: bool = False
@@ -120,6 +122,7 @@ def _resolve(arguments: TrainArguments) -> Config:
         "run.seed": arguments.seed,
         "learning.num_steps": arguments.steps,
         "warm_start.kind": arguments.warm_start,
+        "data.think": arguments.think,
         "scoring.control": arguments.control,
         "model.allow_large": arguments.allow_large or None,
     }

@@ -20,6 +20,8 @@ class Author(StrEnum):
     POLICY = "policy"
     TOOL = "tool"
     HINT = "hint"
+    LIMIT = "limit"
+    """Nobody: put in because a limit was reached, such as the end of a think block."""
 
 
 class Split(StrEnum):

@@ -50,17 +50,21 @@ class ChatTokenizer(Protocol):
         ...
 
 
-def build_prompt(sample: Sample, tokenizer: ChatTokenizer, *, system: str, examples: Sequence[Sample] = ()) -> Prompt:
+def build_prompt(
+    sample: Sample, tokenizer: ChatTokenizer, *, system: str, examples: Sequence[Sample] = (), think: bool = False
+) -> Prompt:
     """Return the prompt of a sample: system text and question in the model's chat template, ready for its reply.
 
     `examples` are shown before the question, each as a question with its trace for a reply.
     `system` may be empty: then the template decides. A template that knows no system role gets it in front of the
-    question; thinking modes are off. At most one beginning-of-sequence token.
+    question. `think` turns a thinking mode on or off. At most one beginning-of-sequence token.
 
-    Raises: DataError if the template refuses even a lone question.
+    Raises: DataError if the template refuses even a lone question, or `think` asks for a mode that it does not have.
     """
+    if think and not can_think(tokenizer):
+        raise DataError("data.think is on, but the model's chat template has no thinking mode; set data.think=off")
     if tokenizer.chat_template:
-        text = _render_chat(sample.question, tokenizer, system=system, examples=examples)
+        text = _render_chat(_conversations(sample.question, system, examples), tokenizer, think=think)
         token_ids = list(tokenizer.encode(text, add_special_tokens=False))  # the template writes its own BOS
     else:
         text = f"{system}\n\n" if system else ""
@@ -74,6 +78,12 @@ def build_prompt(sample: Sample, tokenizer: ChatTokenizer, *, system: str, examp
     while bos is not None and token_ids[:2] == [bos, bos]:
         token_ids.pop(0)
     return Prompt(sample_id=sample.id, token_ids=tuple(token_ids), shots=len(examples))
+
+
+def can_think(tokenizer: ChatTokenizer) -> bool:
+    """Return whether the chat template knows a thinking mode: a switch, or a think block that it opens."""
+    template = str(tokenizer.chat_template or "")
+    return "enable_thinking" in template or "<think>" in template
 
 
 def trace_text(sample: Sample) -> str:
@@ -113,22 +123,26 @@ def encode_trace(sample: Sample, tokenizer: ChatTokenizer) -> tuple[tuple[int, .
     return (*token_ids, int(tokenizer.eos_token_id)), (*loss_mask, True)
 
 
-def _render_chat(question: str, tokenizer: ChatTokenizer, *, system: str, examples: Sequence[Sample]) -> str:
-    from jinja2 import TemplateError  # only a chat template needs it, and then the tokenizer has brought it
-
+def _conversations(question: str, system: str, examples: Sequence[Sample]) -> list[list[dict[str, str]]]:
+    """Return the ways to say it, the best first: with the system text in its role, else in front of the first question."""
     turns = [
         {"role": role, "content": content}
         for example in examples
         for role, content in (("user", example.question), ("assistant", trace_text(example)))
     ]
     turns.append({"role": "user", "content": question})
-    attempts = [turns]
-    if system:
-        first, *rest = turns
-        attempts = [
-            [{"role": "system", "content": system}, *turns],
-            [{"role": "user", "content": f"{system}\n\n{first['content']}"}, *rest],
-        ]
+    if not system:
+        return [turns]
+    first, *rest = turns
+    return [
+        [{"role": "system", "content": system}, *turns],
+        [{"role": "user", "content": f"{system}\n\n{first['content']}"}, *rest],
+    ]
+
+
+def _render_chat(attempts: list[list[dict[str, str]]], tokenizer: ChatTokenizer, *, think: bool) -> str:
+    from jinja2 import TemplateError  # only a chat template needs it, and then the tokenizer has brought it
+
     reason = ""
     for conversation in attempts:
         try:
@@ -136,7 +150,7 @@ def _render_chat(question: str, tokenizer: ChatTokenizer, *, system: str, exampl
                 conversation,
                 tokenize=False,
                 add_generation_prompt=True,
-                enable_thinking=False,
+                enable_thinking=think,
                 date_string=FIXED_DATE,
             )
         except TemplateError as error:

@@ -77,7 +77,21 @@ def turn_numbers(rollout: Rollout) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-CREDITS: dict[str, Callable[[LearningConfig], Credit]] = {"rollout": rollout_credit, "turn": turn_credit}
+def critic_credit(settings: LearningConfig) -> Credit:
+    """Return a credit that is never asked: with a critic the learner computes advantages itself (learning/ppo.py)."""
+    del settings
+
+    def credit(groups: Sequence[ScoredGroup]) -> TokenAdvantages:
+        raise ConfigError("learning.credit = gae needs the learner with a critic (edge_rl.learning.ppo.make_learner)")
+
+    return credit
+
+
+CREDITS: dict[str, Callable[[LearningConfig], Credit]] = {
+    "rollout": rollout_credit,
+    "turn": turn_credit,
+    "gae": critic_credit,
+}
 """To add one: write the function here, add the line, a hand-computed test and a mutation."""
 
 

@@ -165,8 +165,14 @@ class Learner:
     def _new_optimizer(self) -> torch.optim.AdamW:
         return torch.optim.AdamW(self._parameters, lr=self._settings.learning_rate, weight_decay=0.0)
 
-    def logprobs(self, batch: Microbatch) -> tuple[Tensor, Tensor]:
-        """Return ([N] log-probabilities of the policy tokens, [N] entropies)."""
+    def logprobs(self, batch: Microbatch, hidden_NH: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return ([N] log-probabilities of the policy tokens, [N] entropies); from hidden states that are there already."""
+        hidden_NH = self.hidden(batch) if hidden_NH is None else hidden_NH
+        weight_VH = cast(nn.Linear, self._base.get_output_embeddings()).weight
+        return head_logprobs(hidden_NH, weight_VH, batch.target_N, temperature=self._temperature)
+
+    def hidden(self, batch: Microbatch) -> Tensor:
+        """Return [N, H] hidden states that predict the policy tokens."""
         usual = str(self._base.config._attn_implementation)  # pyright: ignore[reportPrivateUsage]
         self._base.set_attn_implementation(SHARED_PROMPT_ATTENTION)
         try:
@@ -182,9 +188,7 @@ class Learner:
             # Others use the model too (warm start), with masks that this attention does not read.
             self._base.set_attn_implementation(usual)
         hidden_RSH = cast(Tensor, decoded.last_hidden_state)
-        hidden_NH = hidden_RSH[batch.row_N, batch.source_N]
-        weight_VH = cast(nn.Linear, self._base.get_output_embeddings()).weight
-        return head_logprobs(hidden_NH, weight_VH, batch.target_N, temperature=self._temperature)
+        return hidden_RSH[batch.row_N, batch.source_N]
 
     def _weigh(self, groups: Sequence[ScoredGroup]) -> list[list[Item]]:
         """Attach advantages; drop rollouts that cannot move the adapter; one list per prompt."""
@@ -196,7 +200,7 @@ class Learner:
             items = [
                 Item(rollout=rollout, advantages=values)
                 for rollout, values, verdict in zip(group.group.rollouts, advantages, group.verdicts, strict=True)
-                if (any(values) or needs_all) and verdict.correct is not None and _is_trainable(rollout)
+                if (any(values) or needs_all) and verdict.correct is not None and is_trainable(rollout)
             ]
             if items:
                 kept.append(items)
@@ -217,7 +221,8 @@ class Learner:
         self.model.train()
         self._optimizer.zero_grad(set_to_none=True)
         for index, batch in enumerate(batches):
-            logprobs_N, entropy_N = self.logprobs(batch)
+            hidden_NH = self.hidden(batch)
+            logprobs_N, entropy_N = self.logprobs(batch, hidden_NH)
             if index == len(past):
                 past.append(self._past(batch, logprobs_N.detach(), policy_version))
             own = past[index]
@@ -232,7 +237,9 @@ class Learner:
                 correction_BT=batch.scatter(own.weight_N),
             )
             loss, metrics = self._loss(inputs, self._loss_settings)
-            loss.backward()
+            extra, extra_metrics = self._extra_loss(batch, hidden_NH, num_tokens)
+            (loss if extra is None else loss + extra).backward()
+            metrics |= extra_metrics
             metrics |= {"value": loss.detach(), "entropy": entropy_N.sum() / num_tokens}
             for name, value in metrics.items():
                 sums[name] = sums.get(name, 0.0) + float(value)
@@ -244,13 +251,20 @@ class Learner:
             "loss/tokens": num_tokens,
         }
 
+    def _extra_loss(
+        self, batch: Microbatch, hidden_NH: Tensor, num_tokens: int
+    ) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """Return what is minimised beside the policy loss, and its metrics; nothing here."""
+        del batch, hidden_NH, num_tokens
+        return None, {}
+
     def _apply_gradient(self) -> float:
         """Clip and step; return the norm before clipping. A non-finite gradient is not applied."""
         norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.max_grad_norm))
         if math.isfinite(norm):
             warm = min(1.0, (self.num_steps_taken + 1) / (self._settings.warmup_steps + 1))
             for group in self._optimizer.param_groups:
-                group["lr"] = self._settings.learning_rate * self._rate_factor * warm
+                group["lr"] = self._settings.learning_rate * self._rate_factor * warm * group.get("factor", 1.0)
             self._optimizer.step()
             self.num_steps_taken += 1
         self._optimizer.zero_grad(set_to_none=True)
@@ -312,8 +326,8 @@ class Learner:
             return batch.scatter(self.logprobs(batch)[0])
 
 
-def _is_trainable(rollout: Rollout) -> bool:
-    """Whether there is something to learn from it. A garbled one counts in its group's mean and stays out of the loss."""
+def is_trainable(rollout: Rollout) -> bool:
+    """Return whether there is something to learn from it: a garbled one counts in its group's mean, not in the loss."""
     return rollout.num_policy_tokens > 0 and rollout.stop_reason is not StopReason.GARBLED
 
 

@@ -71,6 +71,7 @@ class Parts:
                 self.tokenizer,
                 system=self.config.data.system,
                 examples=choose_examples(sample, self.samples.hinted, shots, seed=seed) if shots else (),
+                think=self.config.data.think == "on",
             )
             for sample in samples
         ]

@@ -98,6 +98,7 @@ def _report(config: Config, run_dir: Path, training: Training, reports: dict[str
         "seed": config.run.seed,
         "model": config.model.name,
         "recipe": config.recipe,
+        "think": config.data.think,
         "seconds": seconds,
         "validation": training.validation,
         "ended_by": training.ended_by,

@@ -13,7 +13,7 @@ import torch
 from edge_rl.data.sampler import Sampler
 from edge_rl.data.shots import ShotSchedule
 from edge_rl.evaluation.evaluator import load_report, save_report
-from edge_rl.learning.learner import Learner
+from edge_rl.learning.ppo import make_learner
 from edge_rl.monitor.groups import group_metrics
 from edge_rl.monitor.guards import Finding, Validation, Watch
 from edge_rl.monitor.metrics import Control, MetricsWriter, read_metrics
@@ -65,7 +65,7 @@ class Training:
         self._shots = ShotSchedule(
             parts.config.data.shots, parts.config.learning.num_steps, parts.config.data.shots_success
         )
-        self._learner = Learner(
+        self._learner = make_learner(
             parts.model,
             parts.config.learning,
             temperature=parts.config.rollout.temperature,

@@ -9,7 +9,16 @@ from dataclasses import replace
 
 from edge_rl.config import RolloutConfig
 from edge_rl.rollout.filters import garble_reason
-from edge_rl.rollout.turns import Codec, fence_token_ids, find_tool_call, tool_result, turn_texts
+from edge_rl.rollout.turns import (
+    THINK_CLOSE,
+    THINK_OPEN,
+    Codec,
+    fence_token_ids,
+    find_tool_call,
+    is_thinking,
+    tool_result,
+    turn_texts,
+)
 from edge_rl.types import (
     Author,
     Engine,
@@ -175,13 +184,30 @@ class Collector:
         return GenerationRequest(
             key=key,
             token_ids=(*rollout.prompt.token_ids, *(t for segment in attempt.segments for t in segment.token_ids)),
-            max_new_tokens=min(attempt.budget, self._settings.max_tokens - attempt.num_tokens),
+            max_new_tokens=min(
+                attempt.budget, self._settings.max_tokens - attempt.num_tokens, self._think_budget(attempt)
+            ),
             stop_token_ids=self._stop_token_ids,
             watch_token_ids=self._watch_token_ids,
             stop_when=is_tool_call,
             temperature=self._settings.temperature,
             seed=derive_seed(self._seed, "rollout", rollout.group_id, rollout.member),
         )
+
+    def _think_budget(self, attempt: _Attempt) -> int:
+        """Return the tokens that the policy may write before its think block is looked at; all of them without a budget."""
+        left = self._settings.think_tokens - _own_tokens(attempt)
+        return left if left > 0 else self._settings.max_tokens
+
+    def _whole_text(self, attempt: _Attempt) -> str:
+        """Return what was written, with the think block that the prompt may have opened."""
+        written = [token for segment in attempt.segments for token in segment.token_ids]
+        return self._opened(attempt.rollout.prompt) + self._codec.decode(written, skip_special_tokens=True)
+
+    def _opened(self, prompt: Prompt) -> str:
+        """Return the opening of a think block where the prompt ends with one, else nothing."""
+        end = self._codec.decode(prompt.token_ids[-8:], skip_special_tokens=False).rstrip()
+        return f"{THINK_OPEN}\n" if end.endswith(THINK_OPEN) else ""
 
     @staticmethod
     def _open_turn(attempt: _Attempt) -> list[int]:
@@ -199,13 +225,28 @@ class Collector:
             return
         turn = self._codec.decode(self._open_turn(attempt), skip_special_tokens=True)
         code = find_tool_call(turn) if settings.max_tool_calls else None
-        if code is not None:
+        if self._is_thought_out(attempt):
+            self._close_thinking(attempt)
+        elif code is not None:
             if len(attempt.executions) >= settings.max_tool_calls:
                 attempt.stop_reason = StopReason.TOOL_LIMIT
                 return
             self._run_tool(attempt, code)
         if attempt.num_tokens >= settings.max_tokens:
             attempt.stop_reason = StopReason.LENGTH
+
+    def _is_thought_out(self, attempt: _Attempt) -> bool:
+        """Whether a think block is open beyond its budget."""
+        budget = self._settings.think_tokens
+        return 0 < budget <= _own_tokens(attempt) and is_thinking(self._whole_text(attempt))
+
+    def _close_thinking(self, attempt: _Attempt) -> None:
+        """Close the think block in the place of the policy: outside the loss."""
+        token_ids = tuple(self._codec.encode(f"\n{THINK_CLOSE}\n\n", add_special_tokens=False))
+        if attempt.num_tokens + len(token_ids) > self._settings.max_tokens:
+            attempt.stop_reason = StopReason.LENGTH
+        else:
+            attempt.append(Segment(author=Author.LIMIT, token_ids=token_ids))
 
     def _run_tool(self, attempt: _Attempt, code: str) -> None:
         if attempt.session is None:
@@ -242,7 +283,7 @@ class Collector:
         if attempt.stop_reason is not None:
             token_ids = [token for segment in attempt.segments for token in segment.token_ids]
             text = self._codec.decode(token_ids, skip_special_tokens=True)
-            policy_text = "\n".join(turn_texts(attempt.segments, self._codec))
+            policy_text = self._opened(rollout.prompt) + "\n".join(turn_texts(attempt.segments, self._codec))
         return replace(
             rollout,
             segments=tuple(attempt.segments),
@@ -251,3 +292,7 @@ class Collector:
             text=text,
             policy_text=policy_text,
         )
+
+
+def _own_tokens(attempt: _Attempt) -> int:
+    return sum(len(segment.token_ids) for segment in attempt.segments if segment.author is Author.POLICY)

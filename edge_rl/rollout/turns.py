@@ -11,6 +11,7 @@ from typing import Protocol
 from edge_rl.types import Author, Execution, ExecutionStatus, Segment
 
 FENCE = "```"
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 _TOOL_CALL = re.compile(r"```python[ \t]*\n((?:(?!```).)*)```\s*\Z", re.DOTALL)
 
 
@@ -39,6 +40,11 @@ def find_tool_call(turn: str) -> str | None:
 def fence_token_ids(codec: Codec) -> frozenset[int]:
     """Return the ids of all tokens with a backtick in them: only after these can a fence have closed."""
     return frozenset(token_id for token, token_id in codec.get_vocab().items() if "`" in token)
+
+
+def is_thinking(text: str) -> bool:
+    """Return whether a think block is open at the end of a text."""
+    return text.rfind(THINK_OPEN) > text.rfind(THINK_CLOSE)
 
 
 def tool_result(execution: Execution, *, max_chars: int) -> str:

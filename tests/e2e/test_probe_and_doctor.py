@@ -47,6 +47,8 @@ def test_probe_measures_training_questions_and_names_a_command(task: Task, capsy
     assert status == (0 if found["advice"]["worth_it"] else 1)
     assert found["command"].startswith("python -m edge_rl.train --recipe ")
     assert f"--model {task.model}" in found["command"]
+    assert found["think"] == "off"
+    assert found["by_think"]["off"]["success"] == found["success"]
 
 
 def test_probe_of_an_adapter_sees_what_it_learned(task: Task, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,6 +73,7 @@ def test_probe_text_has_the_histogram_and_the_reasons(task: Task, capsys: pytest
         (["--questions", "0"], "at least 1"),
         (["--adapter", "absent"], "cannot read adapter"),
         (["--set", "rollout.slot=3"], "did you mean"),
+        (["--think", "both"], "no thinking mode"),
     ],
 )
 def test_mistakes_of_a_probe_are_one_line(

@@ -17,6 +17,8 @@ TEST_CHECKPOINTS = "tests/unit/weights/test_checkpoints.py"
 CORRECTION, TEST_CORRECTION = "edge_rl/learning/correction.py", "tests/unit/learning/test_correction.py"
 CREDIT, TEST_CREDIT = "edge_rl/learning/credit.py", "tests/unit/learning/test_credit.py"
 
+PPO, TEST_PPO = "edge_rl/learning/ppo.py", "tests/unit/learning/test_ppo.py"
+
 MUTATIONS: list[tuple[str, str, str, str]] = [
     # -- advantages
     (
@@ -220,7 +222,7 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
         TEST_LEARNER,
     ),
     (LEARNER, "self._parameters, self._settings.max_grad_norm)", "self._parameters, 1e9)", TEST_LEARNER),
-    (LEARNER, " and verdict.correct is not None and _is", " and _is", TEST_LEARNER),
+    (LEARNER, " and verdict.correct is not None and is_", " and is_", TEST_LEARNER),
     (LEARNER, "return rollout.num_policy_tokens > 0 and ", "return ", TEST_LEARNER),
     (LEARNER, "(any(values) or needs_all)", "any(values)", TEST_LEARNER),
     (
@@ -347,4 +349,19 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (CREDIT, "(values[turn] - mean) / deviation", "values[turn] / deviation", TEST_CREDIT),
     (CREDIT, "    if len({total for total in totals if total is not None}) < 2:\n", "    if False:\n", TEST_CREDIT),
     (CREDIT, "    if deviation == 0.0:", "    if False:", TEST_CREDIT),
+    (PPO, "following = delta + discount * trace * following", "following = delta + trace * following", TEST_PPO),
+    (
+        PPO,
+        "delta = step_reward + discount * later_value - values[place]",
+        "delta = step_reward + later_value - values[place]",
+        TEST_PPO,
+    ),
+    (PPO, "        later_value = values[place]\n", "", TEST_PPO),
+    (PPO, "[advantage + value for advantage, value", "[advantage for advantage, value", TEST_PPO),
+    (PPO, "reward if place == len(values) - 1 else 0.0", "reward", TEST_PPO),
+    (PPO, "self._critic_values(hidden_NH.detach())", "self._critic_values(hidden_NH)", TEST_PPO),
+    (PPO, "0.5 * (error_N**2).sum() / num_tokens", "0.5 * (error_N**2).mean()", TEST_PPO),
+    (PPO, "next(own) if is_policy else 0.0", "next(own, 0.0)", TEST_PPO),
+    (PPO, '        self.critic.load_state_dict(dict(state["critic"]))\n', "", TEST_PPO),
+    (PPO, "value_N[batch.rollout_N == index]", "value_N[batch.rollout_N != index]", TEST_PPO),
 ]

@@ -195,4 +195,28 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (FILTERS, "> MAX_BROKEN_SHARE * len(text)", "> 0", TEST_FILTERS),
     (FILTERS, "len(logprobs) >= MIN_NOISE_TOKENS and ", "logprobs and ", TEST_FILTERS),
     (FILTERS, "if segment.author is Author.POLICY]", "]", TEST_FILTERS),
+    (COLLECTOR, "0 < budget <= _own_tokens(attempt) and is_thinking", "0 < budget and is_thinking", TEST_COLLECTOR),
+    (
+        COLLECTOR,
+        "_own_tokens(attempt) and is_thinking(self._whole_text(attempt))",
+        "_own_tokens(attempt)",
+        TEST_COLLECTOR,
+    ),
+    (
+        COLLECTOR,
+        "return left if left > 0 else self._settings.max_tokens",
+        "return self._settings.max_tokens",
+        TEST_COLLECTOR,
+    ),
+    (COLLECTOR, "return left if left > 0 else self._settings.max_tokens", "return max(left, 1)", TEST_COLLECTOR),
+    (COLLECTOR, "author=Author.LIMIT", "author=Author.HINT", TEST_COLLECTOR),
+    (COLLECTOR, 'self._opened(rollout.prompt) + "\\n".join', '"\\n".join', TEST_COLLECTOR),
+    (TURNS, "text.rfind(THINK_OPEN) > text.rfind(THINK_CLOSE)", "THINK_OPEN in text", TEST_COLLECTOR),
+    (
+        COLLECTOR,
+        "if for_training and settings.garble_filter else results",
+        "if settings.garble_filter else results",
+        TEST_COLLECTOR,
+    ),
+    (COLLECTOR, "if rollout.is_finished and garble_reason(rollout)", "if garble_reason(rollout)", TEST_COLLECTOR),
 ]

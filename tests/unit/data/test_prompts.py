@@ -86,6 +86,18 @@ def test_build_prompt_moves_the_system_text_where_its_role_is_refused() -> None:
         build_prompt(SAMPLE, CharTokenizer(refuses="user"), system="Be brief.")
 
 
+def test_thinking_is_asked_of_a_template_that_knows_it() -> None:
+    tokenizer = CharTokenizer()
+    with pytest.raises(DataError, match="no thinking mode"):
+        build_prompt(SAMPLE, tokenizer, system="", think=True)
+    for template in ("{% if enable_thinking %}", "<think>\n"):
+        tokenizer.chat_template = template
+        build_prompt(SAMPLE, tokenizer, system="", think=True)
+        assert tokenizer.template_arguments["enable_thinking"] is True
+    with pytest.raises(DataError, match="no thinking mode"):
+        build_prompt(SAMPLE, CharTokenizer(chat=False), system="", think=True)
+
+
 @pytest.mark.parametrize(
     ("tokenizer", "expected"),
     [

@@ -87,5 +87,5 @@ def test_a_fine_that_levels_the_rewards_divides_by_nothing() -> None:
 
 
 def test_an_unknown_credit_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"learning\.credit 'token' does not exist; known: rollout, turn"):
+    with pytest.raises(ConfigError, match=r"learning\.credit 'token' does not exist; known: rollout, turn, gae"):
         get_credit(_settings(credit="token"))

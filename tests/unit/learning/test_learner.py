@@ -72,8 +72,8 @@ def _poison(monkeypatch: pytest.MonkeyPatch, value: float) -> None:
     """Spoil the log-probabilities of every microbatch."""
     original = Learner.logprobs
 
-    def logprobs(learner: Learner, batch: Microbatch) -> tuple[Tensor, Tensor]:
-        found_N, entropy_N = original(learner, batch)
+    def logprobs(learner: Learner, batch: Microbatch, hidden_NH: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        found_N, entropy_N = original(learner, batch, hidden_NH)
         return found_N * value, entropy_N
 
     monkeypatch.setattr(Learner, "logprobs", logprobs)
@@ -165,8 +165,8 @@ def test_a_skipped_epoch_is_counted_even_if_the_last_one_is_fine(model: Any, mon
     original = Learner.logprobs
     calls: list[int] = []
 
-    def logprobs(learner: Learner, batch: Microbatch) -> tuple[Tensor, Tensor]:
-        found_N, entropy_N = original(learner, batch)
+    def logprobs(learner: Learner, batch: Microbatch, hidden_NH: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        found_N, entropy_N = original(learner, batch, hidden_NH)
         calls.append(1)
         if len(calls) == 1:
             found_N.register_hook(_spoil)

@@ -496,6 +496,64 @@ def test_an_unfinished_rollout_is_not_looked_at_for_garble() -> None:
     )
 
 
+# -- thinking --------------------------------------------------------------------------------------------------------
+
+OPENED = tuple(tokens("<think>\n"))
+
+
+def _thinking(script: str, *, opened: bool = True, **settings: Any) -> tuple[Setting, Rollout]:
+    """A rollout whose prompt opens a think block."""
+    setting = Setting((*tokens(script), *EOS), max_tokens=200, chunk_tokens=200, **settings)
+    prompt = make_prompt(64, 65, *(OPENED if opened else ()))
+    (rollout,) = setting.collector.sample([prompt], 1, name="test")
+    return setting, rollout
+
+
+def test_a_think_block_that_the_prompt_opens_belongs_to_what_is_judged() -> None:
+    _, rollout = _thinking("hm</think>4")
+    assert rollout.policy_text == "<think>\nhm</think>4"
+    assert rollout.text == "hm</think>4"
+    _, plain = _thinking("4", opened=False)
+    assert plain.policy_text == "4"
+
+
+def test_a_think_block_beyond_its_budget_is_closed_outside_the_loss() -> None:
+    setting, rollout = _thinking("abcdefgh 4", think_tokens=6)
+    assert authors(rollout) == [Author.POLICY, Author.LIMIT, Author.POLICY]
+    first, closing, last = rollout.segments
+    assert len(first.token_ids) == 6
+    assert CODEC.decode(closing.token_ids) == "\n</think>\n\n"
+    assert rollout.policy_text == "<think>\nabcdef\n</think>\n\ngh 4"
+    assert [request.max_new_tokens for request in setting.engine.requests] == [6, 200 - 6 - len(closing.token_ids)]
+    assert rollout.loss_mask == (True,) * 6 + (False,) * len(closing.token_ids) + (True,) * len(last.token_ids)
+
+
+def test_a_think_block_that_is_closed_in_time_is_left_alone() -> None:
+    _, rollout = _thinking("a</think>bcdefghijklmnop", think_tokens=14)
+    assert set(authors(rollout)) == {Author.POLICY}
+    assert rollout.policy_text.endswith("</think>bcdefghijklmnop")
+
+
+def test_the_budget_is_for_thinking_only() -> None:
+    setting, rollout = _thinking("abcdefghijkl", opened=False, think_tokens=6)
+    assert set(authors(rollout)) == {Author.POLICY}
+    # once it is known that nothing is thought, the rest is written in one go
+    assert len(setting.engine.requests) == 2
+
+
+def test_a_tool_call_after_thinking_is_run() -> None:
+    setting, rollout = _thinking("abcdef" + CALL + "ok", think_tokens=6)
+    assert authors(rollout) == [Author.POLICY, Author.LIMIT, Author.POLICY, Author.TOOL, Author.POLICY]
+    assert len(setting.interpreter.sessions) == 1
+
+
+def test_a_closing_that_does_not_fit_ends_the_rollout() -> None:
+    setting = Setting((*tokens("abcdefghijkl"), *EOS), max_tokens=8, chunk_tokens=8, think_tokens=6)
+    (rollout,) = setting.collector.sample([make_prompt(64, *OPENED)], 1, name="test")
+    assert rollout.stop_reason is StopReason.LENGTH
+    assert len(rollout.token_ids) == 6
+
+
 def test_sample_finishes_every_rollout_of_every_prompt_without_chunks() -> None:
     setting = chunked((*tokens("a" * 20), 0), 4)
     prompts = [make_prompt(64, sample_id="a"), make_prompt(65, sample_id="b")]
