@@ -52,6 +52,11 @@ def facts(reports: list[dict[str, Any]]) -> list[str]:
             f"({100 * pair['low']:+.1f} to {100 * pair['high']:+.1f})"
             for name, pair in report["paired"].items()
         )
+        + "".join(
+            f"; pass@8 on {pair['questions']} questions, {name.replace('_vs_', ' against ').replace('_', ' ')}, "
+            f"{100 * pair['diff']:+.1f} ({100 * pair['low']:+.1f} to {100 * pair['high']:+.1f})"
+            for name, pair in report.get("paired_at_8", {}).items()
+        )
         + f"; {report['minutes']:.1f} minutes without set-up, peak memory {report['peak_rss_mb'] / 1024:.1f} GiB."
         for report in reports
     ]

@@ -142,6 +142,8 @@ class LearningConfig(Section):
 
     num_steps: int = Field(default=20, ge=0)
     """Optimizer steps of the reinforcement stage."""
+    max_minutes: float | None = Field(default=None, gt=0)
+    """Wall-clock limit of the reinforcement stage, its validations included; the step under way is finished."""
     advantage: str = "centred"
     """Name of the advantage estimator."""
     credit: str = "rollout"

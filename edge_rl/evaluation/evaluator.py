@@ -111,6 +111,23 @@ def paired(report_a: EvalReport, report_b: EvalReport, *, resamples: int = 10_00
     )
 
 
+def paired_at_8(
+    report_a: EvalReport, report_b: EvalReport, *, resamples: int = 10_000, seed: int = 0
+) -> tuple[Estimate, int] | None:
+    """Return (pass@8 of a minus that of b with its 95 % paired interval, questions); None without common ones.
+
+    Over the questions of which both have 8 judged completions.
+    """
+    wide = [name for name, count in report_a.num_samples.items() if min(count, report_b.num_samples.get(name, 0)) >= 8]
+    if not wide:
+        return None
+    rates_a, rates_b = (
+        {name: pass_at_k(report.num_correct[name], report.num_samples[name], 8) for name in wide}
+        for report in (report_a, report_b)
+    )
+    return paired_difference(rates_a, rates_b, resamples=resamples, seed=seed), len(wide)
+
+
 def save_report(report: EvalReport, path: Path) -> None:
     """Write a report as JSON; a reader never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,7 @@ class Facts:
     tests: Mapping[str, EvalReport] = field(default_factory=dict[str, EvalReport])
     """By name: base, warm start, tuned, GGUF ..."""
     differences: Mapping[str, Estimate] = field(default_factory=dict[str, Estimate])
-    """Paired differences of pass@1 by name: tuned_vs_base, tuned_vs_warm_start, gguf_vs_tuned."""
+    """Paired differences of pass@1 by name: tuned_vs_base, tuned_vs_warm_start, gguf_vs_tuned; of pass@8 with at_8_."""
     num_train: int = 0
     """Training samples."""
     has_tools: bool = False
@@ -368,16 +368,13 @@ def _no_proof(facts: Facts) -> Words | None:
 
 
 def _pass_at_8_fell(facts: Facts) -> Words | None:
-    before = facts.tests.get("warm start") or facts.tests.get("base")
-    after = facts.tests.get("tuned")
-    if before is None or after is None or before.pass_at_8 is None or after.pass_at_8 is None:
+    difference = facts.differences.get("at_8_tuned_vs_warm_start") or facts.differences.get("at_8_tuned_vs_base")
+    if difference is None or difference.high >= 0:
         return None
-    fall = before.pass_at_8.value - after.pass_at_8.value
-    if fall <= 0.02:
-        return None
+    interval = f"{difference.low:+.0%} to {difference.high:+.0%}"
     return (
         Severity.WARNING,
-        f"Held-out pass@8 fell from {before.pass_at_8.value:.0%} ({before.name}) to {after.pass_at_8.value:.0%}.",
+        f"Held-out pass@8 fell by {-difference.value:.0%} ({interval}) while the policy was tuned.",
         "The policy gave up answers that it could find in eight tries for those that it finds at once.",
         "Take fewer steps, a higher learning.clip_high, or a small learning.kl_coefficient.",
     )

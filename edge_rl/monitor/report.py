@@ -79,17 +79,18 @@ def write_report(
     """Write report.json, report.md and curves.png into the run folder.
 
     `paired` maps "tuned_vs_base", "tuned_vs_warm_start" to differences of pass@1. `extras` (seed, model, ...) go into
-    report.json as they are; of them `files` (label -> path) and `validation` (pairs of steps taken and pass@1,
-    0 steps = warm start) also have a place in the report.
+    report.json as they are; of them `files` (label -> path), `validation` (pairs of steps taken and pass@1, 0 steps = warm
+    start) and `paired_at_8` (as `shown_differences` takes it) also have a place in the report.
 
     Raises: CheckpointError where the folder cannot be written; MissingExtraError without matplotlib.
     """
     content = report_content(rows, paired, minutes, peak_rss_mb, extras)
+    shown = shown_differences(paired, extras)
     validation = [(float(step), float(value)) for step, value in extras.get("validation", ())]
     try:
         write_text_atomically(run_dir / REPORT_JSON, json.dumps(content, indent=2, default=str) + "\n")
         draw_curves(run_dir / CURVES_PNG, read_metrics(run_dir), validation, title=run_dir.name)
-        write_text_atomically(run_dir / REPORT_MD, report_markdown(run_dir, rows, paired, content))
+        write_text_atomically(run_dir / REPORT_MD, report_markdown(run_dir, rows, shown, content))
     except OSError as error:
         raise CheckpointError(f"cannot write the report into {run_dir}: {error.strerror or error}") from error
 
@@ -146,7 +147,7 @@ def report_markdown(
         "|---|" + "---:|" * (len(COLUMNS) - 1),
         *("| " + " | ".join(row_cells(row)) + " |" for row in rows),
         "",
-        "## Paired differences of pass@1 on the same questions",
+        "## Paired differences on the same questions",
         "",
         *(f"- {paired_line(name, estimate)}" for name, estimate in paired.items()),
         "",
@@ -161,6 +162,17 @@ def report_markdown(
         *(f"- {limit}" for limit in LIMITS),
     ]
     return "\n".join(lines) + "\n"
+
+
+def shown_differences(paired: Mapping[str, Estimate], extras: Mapping[str, Any]) -> dict[str, Estimate]:
+    """Return the differences of pass@1 and, from extras["paired_at_8"], those of pass@8, by the name they are shown with."""
+    at_8 = {
+        f"pass@8 of {entry['questions']} questions, {name}": Estimate(
+            value=entry["diff"], low=entry["low"], high=entry["high"]
+        )
+        for name, entry in extras.get("paired_at_8", {}).items()
+    }
+    return {**paired, **at_8}
 
 
 def row_cells(row: ReportRow) -> tuple[str, ...]:

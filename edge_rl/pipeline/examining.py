@@ -5,7 +5,7 @@ from pathlib import Path
 
 from edge_rl.data.seeds import load_samples
 from edge_rl.errors import DataError
-from edge_rl.evaluation.evaluator import load_report, paired
+from edge_rl.evaluation.evaluator import load_report, paired, paired_at_8
 from edge_rl.monitor.doctor import Facts
 from edge_rl.monitor.guards import Validation
 from edge_rl.monitor.metrics import read_metrics, read_status
@@ -69,6 +69,10 @@ def _differences(tests: dict[str, EvalReport], resamples: int) -> dict[str, Esti
         for name in ("base", "warm start", "rejection", "preference")
         if name in tests
     }
+    for name in ("base", "warm start"):
+        at_8 = paired_at_8(tuned, tests[name], resamples=resamples) if name in tests else None
+        if at_8 is not None:
+            found[f"at_8_tuned_vs_{name.replace(' ', '_')}"] = at_8[0]
     for name, report in tests.items():
         if name.startswith("GGUF"):
             found["gguf_vs_tuned"] = paired(report, _only(tuned, report), resamples=resamples)

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from edge_rl.config import Config
-from edge_rl.evaluation.evaluator import load_report, paired, save_report
+from edge_rl.evaluation.evaluator import load_report, paired, paired_at_8, save_report
 from edge_rl.monitor.progress import Progress
-from edge_rl.monitor.report import peak_rss_mb, print_report, report_row, write_report
+from edge_rl.monitor.report import peak_rss_mb, print_report, report_row, shown_differences, write_report
 from edge_rl.pipeline.assembly import Parts, assemble
 from edge_rl.pipeline.exporting import check_toolchain, export_run, gguf_file
 from edge_rl.pipeline.measuring import measure_gguf
@@ -94,7 +94,14 @@ def _report(config: Config, run_dir: Path, training: Training, reports: dict[str
     }
     minutes = _minutes_until(seconds)
     rows = [report_row(report, minutes=minutes.get(name)) for name, report in reports.items()]
+    at_8 = {
+        name: {"diff": estimate.value, "low": estimate.low, "high": estimate.high, "questions": count}
+        for name, other in (("tuned_vs_base", "base"), ("tuned_vs_warm_start", "warm start"))
+        if other in reports and (found := paired_at_8(reports["tuned"], reports[other])) is not None
+        for estimate, count in [found]
+    }
     extras: dict[str, Any] = {
+        "paired_at_8": at_8,
         "seed": config.run.seed,
         "model": config.model.name,
         "recipe": config.recipe,
@@ -106,5 +113,5 @@ def _report(config: Config, run_dir: Path, training: Training, reports: dict[str
     }
     total = sum(seconds.values()) / 60
     write_report(run_dir, rows, differences, total, peak_rss_mb(), extras)
-    print_report(run_dir, rows, differences)
+    print_report(run_dir, rows, shown_differences(differences, extras))
     training.writer.write_status("done", config.learning.num_steps)

@@ -193,10 +193,15 @@ class Training:
             self._progress.step(report, config.learning.num_steps)
             self._step += 1
             self.clock.lap("reinforce")
+            self._heed_clock()
             if self._is_validation_due():
                 self._validate()
             self._heed_guards()
             self._save_if_due()
+        if self._is_validation_due():
+            # a guard ended the stage between two validations
+            self._validate()
+            self.save()
 
     def measure(self) -> dict[str, EvalReport]:
         """Return the test reports of base, warm start and tuned model; what is on disk is not measured again."""
@@ -238,7 +243,7 @@ class Training:
 
     @property
     def ended_by(self) -> str:
-        """The guard that ended the reinforcement stage, with its evidence; empty if none did."""
+        """What ended the reinforcement stage before its last step: a guard with its evidence, or the time; else empty."""
         return self._ended_by
 
     @property
@@ -306,6 +311,14 @@ class Training:
     def _is_going_on(self) -> bool:
         return self._step < self._config.learning.num_steps and not self._ended_by
 
+    def _heed_clock(self) -> None:
+        """End the stage where its minutes are over."""
+        limit = self._config.learning.max_minutes
+        minutes = (self.clock.seconds.get("reinforce", 0.0) + self.clock.seconds.get("validate", 0.0)) / 60
+        if limit is not None and minutes >= limit and not self._ended_by:
+            self._ended_by = f"time: {minutes:.1f} of {limit:g} minutes"
+            self._progress.note(f"the {limit:g} minutes of the reinforcement stage are over")
+
     def _heed_guards(self) -> None:
         for finding in self._watch.look(self._reports, self._validations):
             self._act_on(finding)
@@ -329,9 +342,7 @@ class Training:
 
     def _is_validation_due(self) -> bool:
         """Whether this step is to be measured and is not: a run that was stopped before its measurement catches up on it."""
-        is_wanted = (
-            self._step % self._config.evaluation.every_steps == 0 or self._step == self._config.learning.num_steps
-        )
+        is_wanted = self._step % self._config.evaluation.every_steps == 0 or not self._is_going_on()
         return is_wanted and self._step not in [item.step for item in self._validations]
 
     def _validate(self) -> None:

@@ -141,10 +141,13 @@ def test_a_guard_ends_the_reinforcement_stage_and_the_run_is_still_proved(
     assert [row["name"] for row in report["rows"]] == ["base", "warm start", "tuned"]
     steps = len(read_metrics(task.run_dir))
     assert steps < 12
+    assert report["validation"][-1][0] == steps  # what the stage ended with is measured, too
+    adapter = (task.run_dir / "best" / "adapter" / "adapter_model.safetensors").read_bytes()
     assert "ends here" in capsys.readouterr().err
     # the same command finds the run ended and takes no further step
     assert train(arguments) == 0
     assert len(read_metrics(task.run_dir)) == steps
+    assert (task.run_dir / "best" / "adapter" / "adapter_model.safetensors").read_bytes() == adapter
 
 
 def test_roll_back_brings_the_best_adapter_a_fresh_optimizer_and_a_lower_rate(tmp_path: Path) -> None:

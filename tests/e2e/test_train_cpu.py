@@ -145,6 +145,19 @@ def test_stop_before_a_validation_catches_up_on_it(
     _assert_same(task, uninterrupted)
 
 
+def test_the_stage_ends_when_its_minutes_are_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = make_task(tmp_path)
+    arguments = task.arguments(learning__num_steps=50, learning__max_minutes=0.0001)
+    assert main(arguments) == 0
+    assert len(read_metrics(task.run_dir)) == 1
+    report = json.loads((task.run_dir / "report.json").read_text(encoding="utf-8"))
+    assert report["ended_by"].startswith("time: ")
+    assert [step for step, _ in report["validation"]] == [0, 1]
+    assert "minutes of the reinforcement stage are over" in capsys.readouterr().err
+    assert main(arguments) == 0
+    assert len(read_metrics(task.run_dir)) == 1
+
+
 def _start(task: Task) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "edge_rl.train", *task.arguments(**LONG)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

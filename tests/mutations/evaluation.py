@@ -128,4 +128,11 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (PROBE, "if count >= k}", "if count}", TEST_PROBE),
     (PROBE, "fmean(with_code) if with_code else 0.0", "len(with_code) / len(rollouts)", TEST_PROBE),
     (PROBE, "limit < 0.7 * here.max_tokens", "limit < 0.0", TEST_PROBE),
+    (EVALUATOR, "if min(count, report_b.num_samples.get(name, 0)) >= 8", "if count >= 8", TEST_EVALUATOR),
+    (
+        EVALUATOR,
+        "report.num_samples[name], 8) for name in wide}",
+        "report.num_samples[name], 1) for name in wide}",
+        TEST_EVALUATOR,
+    ),
 ]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from edge_rl.errors import DataError, VerifierError
-from edge_rl.evaluation.evaluator import evaluate, load_report, paired, save_report
+from edge_rl.evaluation.evaluator import evaluate, load_report, paired, paired_at_8, save_report
 from edge_rl.types import (
     Author,
     EvalReport,
@@ -200,6 +200,20 @@ def test_paired_uses_the_questions_that_both_could_judge() -> None:
 def test_paired_refuses_reports_of_other_questions() -> None:
     with pytest.raises(DataError, match="different questions"):
         paired(_report({"a": (True,)}), _report({"b": (True,)}))
+
+
+def test_paired_at_8_is_over_the_questions_with_eight_judged_completions() -> None:
+    once, never = (True, *[False] * 7), (False,) * 8
+    better = _report({"a": once, "b": once, "c": never, "d": (True, *[None] * 7)})
+    worse = _report({"a": never, "b": once, "c": never, "d": (True,) * 8}, "base")
+    found = paired_at_8(better, worse)
+    assert found is not None
+    difference, count = found
+    assert count == 3
+    # 1 - 0, 1 - 1, 0 - 0
+    assert difference.value == pytest.approx(1 / 3)
+    assert difference.low == 0.0 and difference.high == 1.0
+    assert paired_at_8(_report({"a": (True,)}), _report({"a": (True,)})) is None
 
 
 @pytest.mark.parametrize("num_samples", [2, 8])

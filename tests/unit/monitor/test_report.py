@@ -15,6 +15,7 @@ from edge_rl.monitor.report import (
     report_content,
     report_row,
     row_cells,
+    shown_differences,
     write_report,
 )
 from edge_rl.types import Estimate, EvalReport, StepReport
@@ -57,6 +58,18 @@ def test_row_takes_over_what_was_measured() -> None:
     assert row == ReportRow(
         name="tuned", pass_at_1=report.pass_at_1, pass_at_8=1.0, code_share=0.5, tokens=33.0, minutes=2.0
     )
+
+
+def test_differences_of_pass_at_8_are_shown_with_their_questions(tmp_path: Path) -> None:
+    extras = {"paired_at_8": {"tuned_vs_warm_start": {"diff": 0.25, "low": 0.0, "high": 0.5, "questions": 16}}}
+    shown = shown_differences(PAIRED, extras)
+    assert list(shown) == [*PAIRED, "pass@8 of 16 questions, tuned_vs_warm_start"]
+    line = paired_line(*list(shown.items())[-1])
+    assert line.startswith("pass@8 of 16 questions, tuned against warm start: +25.0 points (+0.0 to +50.0)")
+    assert "may be chance" in line
+    assert shown_differences(PAIRED, {}) == PAIRED
+    write_report(tmp_path, ROWS, PAIRED, 1.0, 1.0, extras)
+    assert line in (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
 def test_content_has_exactly_the_agreed_keys() -> None:
