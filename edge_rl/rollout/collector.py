@@ -226,7 +226,7 @@ class Collector:
         turn = self._codec.decode(self._open_turn(attempt), skip_special_tokens=True)
         code = find_tool_call(turn) if settings.max_tool_calls else None
         if self._is_thought_out(attempt):
-            self._close_thinking(attempt)
+            self._append_foreign(attempt, Author.LIMIT, f"\n{THINK_CLOSE}\n\n")
         elif code is not None:
             if len(attempt.executions) >= settings.max_tool_calls:
                 attempt.stop_reason = StopReason.TOOL_LIMIT
@@ -240,13 +240,13 @@ class Collector:
         budget = self._settings.think_tokens
         return 0 < budget <= _own_tokens(attempt) and is_thinking(self._whole_text(attempt))
 
-    def _close_thinking(self, attempt: _Attempt) -> None:
-        """Close the think block in the place of the policy: outside the loss."""
-        token_ids = tuple(self._codec.encode(f"\n{THINK_CLOSE}\n\n", add_special_tokens=False))
+    def _append_foreign(self, attempt: _Attempt, author: Author, text: str) -> None:
+        """Append what the policy did not write; where it does not fit any more, the rollout ends without it."""
+        token_ids = tuple(self._codec.encode(text, add_special_tokens=False))
         if attempt.num_tokens + len(token_ids) > self._settings.max_tokens:
-            attempt.stop_reason = StopReason.LENGTH
+            attempt.stop_reason = StopReason.LENGTH  # nobody would read it; the length limit is kept
         else:
-            attempt.append(Segment(author=Author.LIMIT, token_ids=token_ids))
+            attempt.append(Segment(author=author, token_ids=token_ids))
 
     def _run_tool(self, attempt: _Attempt, code: str) -> None:
         if attempt.session is None:
@@ -255,11 +255,7 @@ class Collector:
         execution = attempt.session.run(code)
         attempt.executions.append(execution)
         text = tool_result(execution, max_chars=self._settings.tool_output_chars)
-        token_ids = tuple(self._codec.encode(text, add_special_tokens=False))
-        if attempt.num_tokens + len(token_ids) > self._settings.max_tokens:
-            attempt.stop_reason = StopReason.LENGTH  # a result that nobody will read; the length limit is kept
-        else:
-            attempt.append(Segment(author=Author.TOOL, token_ids=token_ids))
+        self._append_foreign(attempt, Author.TOOL, text)
 
     def _replay(self, attempt: _Attempt) -> None:
         """Bring a fresh session to the state after the calls of earlier steps: sessions do not outlive a step."""

@@ -54,6 +54,6 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (SHOTS, "len(self.rates) * len(self.stages) >= self.num_steps", "len(self.rates) >= self.num_steps", TEST_SHOTS),
     (SHOTS, "            self.rates = []\n", "", TEST_SHOTS),
     (SHOTS, "if other.id != sample.id and other.question != sample.question", "if other.id != sample.id", TEST_SHOTS),
-    (PROMPTS, "*rest],\n        ]", "],\n        ]", TEST_PROMPTS),
+    (PROMPTS, "*rest],\n    ]", "],\n    ]", TEST_PROMPTS),
     (PROMPTS, "shots=len(examples))", "shots=0)", TEST_SHOTS),
 ]

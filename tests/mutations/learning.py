@@ -256,7 +256,7 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (LEARNER, "            self._base.set_attn_implementation(usual)\n", "            pass\n", TEST_LEARNER),
     (LEARNER, "position_ids=batch.positions_RS,", "", TEST_TRAINING),
     (LEARNER, "temperature=self._temperature)", "temperature=1.0)", TEST_TRAINING),
-    (LEARNER, "            loss.backward()", "            (2 * loss).backward()", TEST_TRAINING),
+    (LEARNER, "(loss if extra is None else loss + extra).backward()", "(2 * loss).backward()", TEST_TRAINING),
     # -- packed layers, scratch model, checkpoints
     (PACKED, "self._back = _pack(weight_OI.t())", "self._back = self._back or _pack(weight_OI.t())", TEST_PACKED),
     (

@@ -105,7 +105,12 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (DOCTOR, "max(map(abs, losses)) > 0.05", "max(map(abs, losses)) < 0.05", TEST_DOCTOR),
     (DOCTOR, "if math.isfinite(value)]", "]", TEST_DOCTOR),
     (DOCTOR, "difference.low <= 0", "difference.value <= 0", TEST_DOCTOR),
-    (DOCTOR, "difference.high >= 0", "difference.low >= 0", TEST_DOCTOR),
+    (
+        DOCTOR,
+        'get("gguf_vs_tuned")\n    if difference is None or difference.high >= 0',
+        'get("gguf_vs_tuned")\n    if difference is None or difference.low >= 0',
+        TEST_DOCTOR,
+    ),
     (DOCTOR, "key=lambda diagnosis: -diagnosis.severity", "key=lambda diagnosis: diagnosis.severity", TEST_DOCTOR),
     (DOCTOR, "found if last is None else found[-last:]", "found", TEST_DOCTOR),
 ]

@@ -71,8 +71,8 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (COLLECTOR, "decode([*open_turn, *new_token_ids]", "decode([*new_token_ids]", TEST_COLLECTOR),
     (
         COLLECTOR,
-        "min(attempt.budget, self._settings.max_tokens - attempt.num_tokens)",
-        "attempt.budget",
+        "attempt.budget, self._settings.max_tokens - attempt.num_tokens, self",
+        "attempt.budget, self",
         TEST_COLLECTOR,
     ),
     (COLLECTOR, "temperature=self._settings.temperature", "temperature=1.0", TEST_COLLECTOR),
@@ -96,8 +96,8 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (COLLECTOR, "max_chars=self._settings.tool_output_chars", "max_chars=800", TEST_COLLECTOR),
     (
         COLLECTOR,
-        "Segment(author=Author.TOOL, token_ids=token_ids)",
-        "Segment(author=Author.HINT, token_ids=token_ids)",
+        "self._append_foreign(attempt, Author.TOOL, text)",
+        "self._append_foreign(attempt, Author.HINT, text)",
         TEST_COLLECTOR,
     ),
     (COLLECTOR, "frozenset[int]()\n", "fence_token_ids(codec)\n", TEST_COLLECTOR),
@@ -209,7 +209,7 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
         TEST_COLLECTOR,
     ),
     (COLLECTOR, "return left if left > 0 else self._settings.max_tokens", "return max(left, 1)", TEST_COLLECTOR),
-    (COLLECTOR, "author=Author.LIMIT", "author=Author.HINT", TEST_COLLECTOR),
+    (COLLECTOR, "attempt, Author.LIMIT,", "attempt, Author.HINT,", TEST_COLLECTOR),
     (COLLECTOR, 'self._opened(rollout.prompt) + "\\n".join', '"\\n".join', TEST_COLLECTOR),
     (TURNS, "text.rfind(THINK_OPEN) > text.rfind(THINK_CLOSE)", "THINK_OPEN in text", TEST_COLLECTOR),
     (
