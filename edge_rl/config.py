@@ -55,6 +55,9 @@ class DataConfig(Section):
     """Solve rate over three steps at which the next stage begins, if not its share of the steps is over before."""
 
 
+SampleOrder = Literal["shuffled", "easy_first", "mixed"]
+
+
 class RolloutConfig(Section):
     """How completions are collected."""
 
@@ -62,6 +65,9 @@ class RolloutConfig(Section):
     """K: rollouts per prompt; advantages are relative inside this group."""
     prompts_per_step: int = Field(default=6, ge=1)
     """Groups that one optimizer step trains on."""
+    order: SampleOrder = "shuffled"
+    """Order of the samples inside an epoch: shuffled, from easy to hard, or mixed (neighbours of unlike difficulty), by
+    their running success rate."""
     max_tokens: int = Field(default=128, ge=1)
     """Longest completion in tokens, tool results included."""
     chunk_tokens: int = Field(default=128, ge=1)
@@ -70,6 +76,8 @@ class RolloutConfig(Section):
     """Steps after which a carried group is finished without a chunk limit."""
     think_tokens: int = Field(default=0, ge=0)
     """Policy tokens after which an open think block is closed for the policy, outside the loss; 0 = no such budget."""
+    max_queue_age: int = Field(default=4, ge=0)
+    """Optimizer steps after which a group from the disk queue (`--rollouts-from`) is left out."""
     max_tool_calls: int = Field(default=4, ge=0)
     """Tool calls that are run per rollout."""
     tool_timeout_s: float = Field(default=5.0, gt=0)

@@ -48,6 +48,12 @@ class TrainArguments:
     """Accept a model of more than 3B parameters."""
     set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """section.key=value, any setting of the tree; may be repeated."""
+    rollouts_to: Path | None = None
+    """Only write groups of rollouts into this folder, for --rollouts-from."""
+    rollouts_from: Path | None = None
+    """Train on the groups in this folder instead of collecting some."""
+    groups: int = 0
+    """With --rollouts-to: how many; 0 = as many as --rollouts-from takes before they are too old."""
     dry_run: bool = False
     """Print the plan (settings, memory, tokens, minutes) and stop; nothing is downloaded."""
     list_recipes: bool = False
@@ -56,17 +62,22 @@ class TrainArguments:
     """Print the result as JSON."""
 
 
-def train(config: Config) -> Path:
+def train(
+    config: Config, *, rollouts_to: Path | None = None, rollouts_from: Path | None = None, num_groups: int = 0
+) -> Path:
     """Run a configuration from where it stands to its report; return the run's folder.
 
+    With `rollouts_to`, only write `num_groups` groups (0: as many as will be taken) into that folder; with
+    `rollouts_from`, train on such groups.
     Raises: EdgeRLError for what a user can mend; KeyboardInterrupt when stopped (the run is saved).
     """
     # heavy imports: a dry run and a mistake in the settings should not wait for them
-    from edge_rl.pipeline.proof import train_and_prove
+    from edge_rl.pipeline.proof import Decoupled, train_and_prove
 
+    decoupled = Decoupled(write_to=rollouts_to, read_from=rollouts_from, num_groups=num_groups)
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
-        return train_and_prove(config, on_interrupt=_stop_on_interrupt)
+        return train_and_prove(config, on_interrupt=_stop_on_interrupt, decoupled=decoupled)
     finally:
         if threading.current_thread() is threading.main_thread():
             for number, handler in before.items():
@@ -93,8 +104,13 @@ def _main(argv: Sequence[str] | None) -> int:
         return 0
     # a program that reads the JSON wants nothing else on stdout
     with contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext():
-        run_dir = train(config)
-    if arguments.json:
+        run_dir = train(
+            config,
+            rollouts_to=arguments.rollouts_to,
+            rollouts_from=arguments.rollouts_from,
+            num_groups=arguments.groups,
+        )
+    if arguments.json and arguments.rollouts_to is None:
         print((run_dir / "report.json").read_text(encoding="utf-8"))
     return 0
 

@@ -2,12 +2,16 @@
 
 A sample is parked when its running success rate says that its groups carry no signal: solved (nearly always right) or
 dead (nearly never right). It sits out some epochs and then comes back, because the policy may have changed.
+
+Inside an epoch the order is shuffled, from easy to hard (curriculum), or mixed, so that neighbours are of unlike difficulty
+and every step gets some of each. Difficulty is the running success rate; a sample that was not met yet stands in the middle.
 """
 
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
+from edge_rl.config import SampleOrder
 from edge_rl.errors import ConfigError, DataError
 from edge_rl.types import derive_seed
 
@@ -16,7 +20,11 @@ DEAD_BELOW = 0.02
 MIN_VISITS = 2
 EMA_DECAY = 0.5
 """Weight of the past in the running success rate; the first visit sets it."""
-STATE_VERSION = 1
+UNMET = 0.5
+"""Success rate that a sample counts with before its first visit."""
+PARTS = 3
+"""Easy, middle, hard."""
+STATE_VERSION = 2
 
 
 class Sampler:
@@ -25,7 +33,9 @@ class Sampler:
     Example: 5 ids, `next(2)` three times: five different ids, then the first of the second epoch.
     """
 
-    def __init__(self, sample_ids: Sequence[str], seed: int, *, park_epochs: int = 2) -> None:
+    def __init__(
+        self, sample_ids: Sequence[str], seed: int, *, park_epochs: int = 2, order: SampleOrder = "shuffled"
+    ) -> None:
         if not sample_ids:
             raise DataError("the sampler got no samples; is there a train split in the sample file?")
         if len(set(sample_ids)) < len(sample_ids):
@@ -35,6 +45,7 @@ class Sampler:
         self._ids = tuple(sample_ids)
         self._seed = seed
         self._park_epochs = park_epochs
+        self._order = order
         self._epoch = 0
         self._pending: list[str] = []
         self._visits: dict[str, int] = {}
@@ -101,6 +112,7 @@ class Sampler:
             "ids": list(self._ids),
             "seed": self._seed,
             "park_epochs": self._park_epochs,
+            "order": self._order,
             "epoch": self._epoch,
             "pending": list(self._pending),
             "visits": dict(self._visits),
@@ -111,10 +123,10 @@ class Sampler:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue exactly where `state` was taken.
 
-        Raises: DataError if it is of another version, other samples, another seed or another park_epochs.
+        Raises: DataError if it is of another version, other samples, another seed, park_epochs or order.
         """
         own = self.state()
-        for key in ("version", "ids", "seed", "park_epochs"):
+        for key in ("version", "ids", "seed", "park_epochs", "order"):
             if state.get(key) != own[key]:
                 raise DataError(
                     f"the saved sampler state has another {key} than this run; resume with the same data and settings, "
@@ -135,3 +147,15 @@ class Sampler:
             del self._parked[name]
         self._pending = [name for name in self._ids if name not in self._parked]
         Random(derive_seed(self._seed, "sampler", self._epoch)).shuffle(self._pending)
+        if self._order != "shuffled":
+            # a stable sort: samples of equal success keep the shuffled order
+            self._pending.sort(key=lambda name: self._success.get(name, UNMET), reverse=True)
+        if self._order == "mixed":
+            self._pending = interleave(self._pending, PARTS)
+
+
+def interleave(names: Sequence[str], parts: int) -> list[str]:
+    """Return the names in turn from `parts` equal runs of the list. Example: a b c d e f, 3 parts -> a c e b d f."""
+    size = -(-len(names) // parts)
+    runs = [names[start : start + size] for start in range(0, len(names), size)] if names else []
+    return [run[place] for place in range(size) for run in runs if place < len(run)]

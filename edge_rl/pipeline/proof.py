@@ -1,10 +1,12 @@
 """From a configuration to a report: train, measure, export, check the export, and write what was found."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from edge_rl.config import Config
+from edge_rl.errors import ConfigError
 from edge_rl.evaluation.evaluator import load_report, paired, paired_at_8, save_report
 from edge_rl.monitor.progress import Progress
 from edge_rl.monitor.report import peak_rss_mb, print_report, report_row, shown_differences, write_report
@@ -13,6 +15,7 @@ from edge_rl.pipeline.exporting import check_toolchain, export_run, gguf_file
 from edge_rl.pipeline.measuring import measure_gguf
 from edge_rl.pipeline.run_folder import guard_disk, open_run_folder
 from edge_rl.pipeline.training import Stopped, Training
+from edge_rl.rollout.disk_queue import RolloutQueue
 from edge_rl.types import EvalReport
 
 STAGES = {
@@ -24,24 +27,48 @@ STAGES = {
 """Checkpoint -> phases that lead to it from the one before."""
 
 
-def train_and_prove(config: Config, *, on_interrupt: Callable[[Training], None]) -> Path:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoupled:
+    """Where rollouts go to or come from, if not straight from the engine into the update."""
+
+    write_to: Path | None = None
+    """Collect into this folder and stop: nothing is trained or measured."""
+    num_groups: int = 0
+    """How many groups to write; 0 = as many as can be trained on within rollout.max_queue_age."""
+    read_from: Path | None = None
+    """Train on groups of this folder; nothing is collected."""
+
+    def __post_init__(self) -> None:
+        if self.write_to is not None and self.read_from is not None:
+            raise ConfigError("--rollouts-to and --rollouts-from exclude each other; write first, then train")
+
+
+def train_and_prove(
+    config: Config, *, on_interrupt: Callable[[Training], None], decoupled: Decoupled | None = None
+) -> Path:
     """Run a configuration from where it stands to its report; return the run's folder.
 
     `on_interrupt` may install a handler that sets `training.stop_requested`.
     Raises: KeyboardInterrupt when stopped; the run is saved then and the same command goes on.
     """
     check_toolchain(config)
+    decoupled = decoupled or Decoupled()
     progress = Progress()
     with open_run_folder(config) as run_dir, guard_disk(run_dir):
         progress.phase(f"run {run_dir}")
         parts = assemble(config)
         with parts.interpreter:
-            training = Training(parts, run_dir, progress)
+            training = Training(parts, run_dir, progress, rollouts_from=decoupled.read_from)
             on_interrupt(training)
             try:
                 training.warm_start()
                 training.imitate()
                 training.prefer()
+                if decoupled.write_to is not None:
+                    settings = config.rollout
+                    usual = settings.prompts_per_step * (settings.max_queue_age + 1)
+                    training.fill(RolloutQueue(decoupled.write_to), decoupled.num_groups or usual)
+                    return run_dir
                 training.reinforce()
                 reports = training.measure()
                 reports |= _export(parts, run_dir, training, progress)

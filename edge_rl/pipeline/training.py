@@ -30,6 +30,7 @@ from edge_rl.pipeline.supervised import (
 )
 from edge_rl.pipeline.trust import check_engine
 from edge_rl.pipeline.validating import validation_of
+from edge_rl.rollout.disk_queue import RolloutQueue
 from edge_rl.types import EvalReport, Group, Prompt, ScoredGroup, StepReport
 from edge_rl.weights.adapters import base_facts, check_frozen, load_adapter_weights, save_adapter
 from edge_rl.weights.checkpoints import latest_checkpoint, load_checkpoint, remove_old_checkpoints, save_checkpoint
@@ -56,12 +57,15 @@ class Clock:
 class Training:
     """One run folder and what happens in it."""
 
-    def __init__(self, parts: Parts, run_dir: Path, progress: Progress) -> None:
+    def __init__(self, parts: Parts, run_dir: Path, progress: Progress, *, rollouts_from: Path | None = None) -> None:
+        """`rollouts_from`: folder of groups to train on, instead of collecting them."""
         self._parts = parts
         self._config = parts.config
         self._run_dir = run_dir
         self._progress = progress
-        self._sampler = Sampler([sample.id for sample in parts.samples.train], parts.config.run.seed)
+        self._sampler = Sampler(
+            [sample.id for sample in parts.samples.train], parts.config.run.seed, order=parts.config.rollout.order
+        )
         self._shots = ShotSchedule(
             parts.config.data.shots, parts.config.learning.num_steps, parts.config.data.shots_success
         )
@@ -73,6 +77,7 @@ class Training:
         )
         self._collector = parts.collector_for(parts.engine)
         self._carried: list[Group] = []
+        self._queue = None if rollouts_from is None else RolloutQueue(rollouts_from)
         self._validations: list[Validation] = []
         self._watch = Watch(parts.config.guards)
         self._ended_by = ""
@@ -170,8 +175,7 @@ class Training:
         while self._is_going_on():
             self._heed_control()
             started = time.monotonic()
-            self._load_policy()
-            groups = self._collect()
+            groups = self._collect() if self._queue is None else self._take(self._queue)
             self._parts.scratch.unload()  # it is written anew for the next policy, and the update needs the room
             release_free_memory()
             collected = time.monotonic()
@@ -282,6 +286,7 @@ class Training:
 
         Source: dynamic sampling, DAPO, arXiv:2503.14476, section 3.2, by variance of correctness.
         """
+        self._load_policy()
         settings = self._config.rollout
         kept: list[ScoredGroup] = []
         silent: list[ScoredGroup] = []
@@ -302,6 +307,41 @@ class Training:
             if len(kept) >= settings.prompts_per_step:
                 break
         return [*kept, *silent]
+
+    def _take(self, queue: RolloutQueue) -> list[ScoredGroup]:
+        """Return the step's groups from the disk queue; an empty queue ends this process, saved.
+
+        Raises: Stopped.
+        """
+        settings = self._config.rollout
+        groups = queue.take(settings.prompts_per_step, oldest_version=self._step - settings.max_queue_age)
+        if not groups:
+            self._progress.note(
+                f"the queue of rollouts is empty ({queue.num_expired} were too old); fill it with --rollouts-to, "
+                "then run the same command again"
+            )
+            self.save()
+            raise Stopped
+        return self._parts.scorer.score(groups)
+
+    def fill(self, queue: RolloutQueue, num_groups: int) -> None:
+        """Collect groups with the policy as it is now and put them into a queue, one step's prompts at a time."""
+        self._load_policy()
+        self.begin(f"rollouts to disk: {num_groups} groups of policy version {self._step}")
+        written = 0
+        while written < num_groups:
+            groups, self._carried = self._collector.collect(
+                self._next_prompts,
+                self._carried,
+                step=self._step,
+                num_groups=min(self._config.rollout.prompts_per_step, num_groups - written),
+                first_index=queue.end,
+            )
+            queue.put(self._learner.with_old_logprobs(groups, policy_version=self._step))
+            written += len(groups)
+            self._progress.note(f"{written} of {num_groups} groups")
+        self.clock.lap("reinforce")
+        self.save()
 
     def _next_prompts(self, count: int) -> list[Prompt]:
         by_id = self._parts.samples.by_id
@@ -375,10 +415,13 @@ class Training:
             facts=self._base,
         )
         remove_old_checkpoints(self._run_dir, keep=self._config.run.keep_checkpoints)
+        if self._queue is not None:
+            self._queue.forget()
         self._saved_at = time.monotonic()
 
     def _state(self) -> dict[str, Any]:
         return {
+            "queue_position": 0 if self._queue is None else self._queue.position,
             "sampler": self._sampler.state(),
             "shots": self._shots.state(),
             "validations": [asdict(item) for item in self._validations],
@@ -393,6 +436,8 @@ class Training:
             return
         checkpoint = load_checkpoint(folder, self._parts.model)
         self._learner.load_state(checkpoint.learner)
+        if self._queue is not None:
+            self._queue.position = int(checkpoint.state["queue_position"])
         self._sampler.load_state(checkpoint.state["sampler"])
         self._shots.load_state(checkpoint.state["shots"])
         self._validations = [Validation(**item) for item in checkpoint.state["validations"]]

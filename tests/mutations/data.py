@@ -56,4 +56,7 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
     (SHOTS, "if other.id != sample.id and other.question != sample.question", "if other.id != sample.id", TEST_SHOTS),
     (PROMPTS, "*rest],\n    ]", "],\n    ]", TEST_PROMPTS),
     (PROMPTS, "shots=len(examples))", "shots=0)", TEST_SHOTS),
+    (SAMPLER, "self._success.get(name, UNMET), reverse=True)", "self._success.get(name, UNMET))", TEST_SAMPLER),
+    (SAMPLER, "self._success.get(name, UNMET)", "self._success.get(name, 0.0)", TEST_SAMPLER),
+    (SAMPLER, "size = -(-len(names) // parts)", "size = len(names) // parts or 1", TEST_SAMPLER),
 ]

@@ -9,6 +9,8 @@ TEST_HF, TEST_SCRIPTED = "tests/unit/rollout/test_hf.py", "tests/unit/rollout/te
 
 FILTERS, TEST_FILTERS = "edge_rl/rollout/filters.py", "tests/unit/rollout/test_filters.py"
 
+QUEUE, TEST_QUEUE = "edge_rl/rollout/disk_queue.py", "tests/unit/rollout/test_disk_queue.py"
+
 MUTATIONS: list[tuple[str, str, str, str]] = [
     # -- turns
     (TURNS, r'((?:(?!```).)*)```\s*\Z"', r'(.*)```\s*\Z"', TEST_TURNS),
@@ -219,4 +221,14 @@ MUTATIONS: list[tuple[str, str, str, str]] = [
         TEST_COLLECTOR,
     ),
     (COLLECTOR, "if rollout.is_finished and garble_reason(rollout)", "if garble_reason(rollout)", TEST_COLLECTOR),
+    (QUEUE, "if group.born < oldest_version:", "if group.born <= oldest_version:", TEST_QUEUE),
+    (QUEUE, "            self.position = number + 1\n", "            self.position = number\n", TEST_QUEUE),
+    (
+        QUEUE,
+        "            if number < self.position:\n                self._path",
+        "            if True:\n                self._path",
+        TEST_QUEUE,
+    ),
+    (QUEUE, "max([*self._numbers(), self.position - 1]) + 1", "max([*self._numbers(), -1]) + 1", TEST_QUEUE),
+    (QUEUE, "if path.stem.isdecimal())", ")", TEST_QUEUE),
 ]

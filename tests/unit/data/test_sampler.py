@@ -1,11 +1,12 @@
 import json
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_rl.data.sampler import Sampler
+from edge_rl.data.sampler import Sampler, interleave
 from edge_rl.errors import ConfigError, DataError
 
 IDS = [f"s{index}" for index in range(10)]
@@ -151,3 +152,54 @@ def test_sampler_rejects_bad_arguments() -> None:
         Sampler(IDS, seed=0).record("nobody", 1.0)
     with pytest.raises(DataError, match=r"solve rate 1\.5"):
         Sampler(IDS, seed=0).record("s0", 1.5)
+
+
+# -- order -----------------------------------------------------------------------------------------------------------
+
+SIX = ("a", "b", "c", "d", "e", "f")
+
+
+def _met(order: Any, rates: dict[str, float], *, seed: int = 1) -> Sampler:
+    """A sampler in its second epoch; the given samples have these success rates."""
+    sampler = Sampler(SIX, seed, order=order)
+    sampler.next(6)
+    for name, rate in rates.items():
+        sampler.record(name, rate)
+    return sampler
+
+
+def test_a_curriculum_goes_from_easy_to_hard_with_the_unmet_in_the_middle() -> None:
+    sampler = _met("easy_first", {"a": 0.2, "b": 0.9, "c": 0.6, "d": 0.4})
+    order = sampler.next(6)
+    assert [name for name in order if name not in "ef"] == ["b", "c", "d", "a"]
+    assert order[:2] == ["b", "c"] and set(order[2:4]) == {"e", "f"}
+
+
+def test_mixed_neighbours_are_of_unlike_difficulty() -> None:
+    rates = {"a": 0.9, "b": 0.8, "c": 0.6, "d": 0.5, "e": 0.3, "f": 0.1}
+    assert _met("mixed", rates).next(6) == ["a", "c", "e", "b", "d", "f"]
+
+
+@pytest.mark.parametrize("order", ["easy_first", "mixed"])
+def test_every_sample_comes_once_in_every_epoch_whatever_the_order(order: Any) -> None:
+    sampler = _met(order, {"a": 0.2, "b": 0.9, "c": 0.6})
+    assert sorted(sampler.next(4) + sampler.next(2)) == list(SIX)
+    assert sorted(sampler.next(6)) == list(SIX)
+
+
+def test_samples_of_equal_success_are_shuffled_by_the_seed() -> None:
+    orders = {tuple(_met("easy_first", dict.fromkeys(SIX, 0.5), seed=seed).next(6)) for seed in range(5)}
+    assert len(orders) > 1
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [("abcdef", "acebdf"), ("abcdefg", "adgbecf"), ("ab", "ab"), ("a", "a"), ("", "")],
+)
+def test_interleave_takes_in_turn_from_equal_runs(names: str, expected: str) -> None:
+    assert interleave(list(names), 3) == list(expected)
+
+
+def test_a_state_of_another_order_is_refused() -> None:
+    with pytest.raises(DataError, match="another order"):
+        Sampler(SIX, 1, order="mixed").load_state(Sampler(SIX, 1).state())
