@@ -272,6 +272,8 @@ class EvaluationConfig(Section):
     """Use only the first so many test questions."""
     every_steps: int = Field(default=10, ge=1)
     """Steps between two validations; the best adapter by validation is kept."""
+    baseline_every_steps: int = Field(default=100, ge=1)
+    """Steps between two measurements of the base beside the tuned model, on the validation questions."""
     validation_samples: int = Field(default=2, ge=1)
     """Completions per validation question."""
     bootstrap: int = Field(default=10_000, ge=100)
@@ -346,6 +348,8 @@ class RunConfig(Section):
     """Longest time without a checkpoint."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Newest checkpoints to keep; the best by validation is kept besides."""
+    keep_adapter_every_steps: int = Field(default=50, ge=1)
+    """Steps after which the adapter of a checkpoint is kept for good, in adapters/step-N."""
 
 
 class Config(Section):

@@ -391,14 +391,17 @@ class Training:
         self.begin(f"validation after {self._step} steps")
         self._load_policy()
         policy = self._run_dir / "policy" / "adapter"
-        report = self._parts.measure(
-            f"step {self._step}", samples, self._config.evaluation.validation_samples, adapter=policy
-        )
+        report_samples = self._config.evaluation.validation_samples
+        report = self._parts.measure(f"step {self._step}", samples, report_samples, adapter=policy)
         save_report(report, self._run_dir / "eval" / f"validation-{self._step}.json")
         if report.pass_at_1.value >= max((item.pass_at_1 for item in self._validations), default=-math.inf):
             save_adapter(self._parts.model, self.best_adapter, facts=self._base)
         self._validations.append(validation_of(self._step, report))
         self._progress.evaluation(report)
+        if self._step and self._step % self._config.evaluation.baseline_every_steps == 0:
+            base = self._parts.measure(f"base beside step {self._step}", samples, report_samples)
+            save_report(base, self._run_dir / "eval" / f"validation-{self._step}-base.json")
+            self._progress.evaluation(base)
         self.clock.lap("validate")
 
     # -- save, resume, stop ------------------------------------------------------------------------------------------
@@ -463,6 +466,8 @@ class Training:
         is_late = time.monotonic() - self._saved_at > run.checkpoint_every_minutes * 60
         if is_last or is_late or self._step % run.checkpoint_every_steps == 0:
             self.save()
+        if self._step % run.keep_adapter_every_steps == 0:
+            save_adapter(self._parts.model, self._run_dir / "adapters" / f"step-{self._step}", facts=self._base)
 
     def _heed_control(self) -> None:
         self._writer.write_status("reinforce", self._step)

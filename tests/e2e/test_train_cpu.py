@@ -145,6 +145,23 @@ def test_stop_before_a_validation_catches_up_on_it(
     _assert_same(task, uninterrupted)
 
 
+def test_adapters_are_kept_and_the_base_is_measured_beside_them(tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    arguments = task.arguments(
+        learning__num_steps=4,
+        evaluation__every_steps=1,
+        evaluation__baseline_every_steps=2,
+        run__keep_adapter_every_steps=2,
+        run__checkpoint_every_steps=100,
+    )
+    assert main(arguments) == 0
+    kept = sorted(path.name for path in (task.run_dir / "adapters").iterdir())
+    assert kept == ["step-2", "step-4"]
+    assert (task.run_dir / "adapters" / "step-2" / "adapter_model.safetensors").is_file()
+    bases = sorted(path.name for path in (task.run_dir / "eval").glob("validation-*-base.json"))
+    assert bases == ["validation-2-base.json", "validation-4-base.json"]
+
+
 def test_the_stage_ends_when_its_minutes_are_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = make_task(tmp_path)
     arguments = task.arguments(learning__num_steps=50, learning__max_minutes=0.0001)
