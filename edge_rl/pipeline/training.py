@@ -78,6 +78,7 @@ class Training:
         self._collector = parts.collector_for(parts.engine)
         self._carried: list[Group] = []
         self._queue = None if rollouts_from is None else RolloutQueue(rollouts_from)
+        self._queue_position = 0
         self._validations: list[Validation] = []
         self._watch = Watch(parts.config.guards)
         self._ended_by = ""
@@ -330,6 +331,7 @@ class Training:
         self.begin(f"rollouts to disk: {num_groups} groups of policy version {self._step}")
         written = 0
         while written < num_groups:
+            self._heed_control()
             groups, self._carried = self._collector.collect(
                 self._next_prompts,
                 self._carried,
@@ -424,7 +426,7 @@ class Training:
 
     def _state(self) -> dict[str, Any]:
         return {
-            "queue_position": 0 if self._queue is None else self._queue.position,
+            "queue_position": self._queue_position if self._queue is None else self._queue.position,
             "sampler": self._sampler.state(),
             "shots": self._shots.state(),
             "validations": [asdict(item) for item in self._validations],
@@ -439,8 +441,9 @@ class Training:
             return
         checkpoint = load_checkpoint(folder, self._parts.model)
         self._learner.load_state(checkpoint.learner)
+        self._queue_position = int(checkpoint.state["queue_position"])
         if self._queue is not None:
-            self._queue.position = int(checkpoint.state["queue_position"])
+            self._queue.position = self._queue_position
         self._sampler.load_state(checkpoint.state["sampler"])
         self._shots.load_state(checkpoint.state["shots"])
         self._validations = [Validation(**item) for item in checkpoint.state["validations"]]
