@@ -67,10 +67,10 @@ class Learner:
         term needs it). If no rollout is left, no step is taken. A non-finite gradient is dropped and counted.
         """
         started = time.monotonic()
-        items = self._weigh(groups)
+        items = self.weigh(groups)
         metrics: dict[str, float] = {"learning/live_rollouts": sum(len(group) for group in items)}
         if items:
-            batches = self._batches(items)
+            batches = self.batches(items)
             past: list[_Past] = []
             skipped = 0.0
             for _ in range(self._settings.epochs):
@@ -100,7 +100,7 @@ class Learner:
             for group in groups
         ]
         known: dict[tuple[str, int], Rollout] = {}
-        for batch in self._batches([items for items in waiting if items]):
+        for batch in self.batches([items for items in waiting if items]):
             logprobs_BT = batch.scatter(self.logprobs(batch)[0])
             rows = cast(list[list[float]], logprobs_BT.tolist())
             for item, logprobs_T in zip(batch.items, rows, strict=True):
@@ -128,7 +128,7 @@ class Learner:
             if policy_version in rollout.policy_versions
         ]
         gaps: list[tuple[Tensor, Tensor]] = []
-        for batch in self._batches([[item] for item in items]):
+        for batch in self.batches([[item] for item in items]):
             own_N = self.logprobs(batch)[0]
             with self.model.disable_adapter():
                 base_N = self.logprobs(batch)[0]
@@ -190,7 +190,7 @@ class Learner:
         hidden_RSH = cast(Tensor, decoded.last_hidden_state)
         return hidden_RSH[batch.row_N, batch.source_N]
 
-    def _weigh(self, groups: Sequence[ScoredGroup]) -> list[list[Item]]:
+    def weigh(self, groups: Sequence[ScoredGroup]) -> list[list[Item]]:
         """Attach advantages; drop rollouts that cannot move the adapter; one list per prompt."""
         if self._settings.mixed_groups_only:
             groups = [group for group in groups if group.is_mixed]
@@ -206,7 +206,8 @@ class Learner:
                 kept.append(items)
         return kept
 
-    def _batches(self, items: Sequence[Sequence[Item]]) -> list[Microbatch]:
+    def batches(self, items: Sequence[Sequence[Item]]) -> list[Microbatch]:
+        """Return microbatches of rollouts, given in one list per prompt."""
         rows = make_rows(items, max_tokens=self._settings.microbatch_tokens)
         return [
             collate(batch, pad_token_id=self._pad_token_id, device=self._base.device)
@@ -237,7 +238,7 @@ class Learner:
                 correction_BT=batch.scatter(own.weight_N),
             )
             loss, metrics = self._loss(inputs, self._loss_settings)
-            extra, extra_metrics = self._extra_loss(batch, hidden_NH, num_tokens)
+            extra, extra_metrics = self.extra_loss(batch, hidden_NH, num_tokens)
             (loss if extra is None else loss + extra).backward()
             metrics |= extra_metrics
             metrics |= {"value": loss.detach(), "entropy": entropy_N.sum() / num_tokens}
@@ -251,7 +252,7 @@ class Learner:
             "loss/tokens": num_tokens,
         }
 
-    def _extra_loss(
+    def extra_loss(
         self, batch: Microbatch, hidden_NH: Tensor, num_tokens: int
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """Return what is minimised beside the policy loss, and its metrics; nothing here."""

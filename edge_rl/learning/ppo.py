@@ -80,7 +80,7 @@ class PpoLearner(Learner):
             weight_decay=0.0,
         )
 
-    def _weigh(self, groups: Sequence[ScoredGroup]) -> list[list[Item]]:
+    def weigh(self, groups: Sequence[ScoredGroup]) -> list[list[Item]]:
         """Attach advantages by token, from the critic as it is now; keep the value targets for the loss."""
         rewards: dict[Key, float] = {}
         waiting: list[list[Item]] = []
@@ -107,7 +107,7 @@ class PpoLearner(Learner):
     def _values(self, waiting: Sequence[Sequence[Item]]) -> dict[Key, list[float]]:
         """Return the critic's value before each policy token, by rollout."""
         found: dict[Key, list[float]] = {}
-        for batch in self._batches(waiting):
+        for batch in self.batches(waiting):
             value_N = self._critic_values(self.hidden(batch))
             for index, item in enumerate(batch.items):
                 found[_key(item)] = [float(value) for value in value_N[batch.rollout_N == index]]
@@ -116,7 +116,7 @@ class PpoLearner(Learner):
     def _critic_values(self, hidden_NH: Tensor) -> Tensor:
         return self.critic(hidden_NH.float()).squeeze(1)
 
-    def _extra_loss(
+    def extra_loss(
         self, batch: Microbatch, hidden_NH: Tensor, num_tokens: int
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """Return value_weight times half the squared error of the critic, a mean over the tokens of the step."""

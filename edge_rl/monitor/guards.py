@@ -54,6 +54,9 @@ class Finding:
     action: GuardAction
 
 
+MIN_REWARD_STEPS = 4
+"""Steps on either side of a rise of the reward; fewer rise by chance."""
+
 Check = Callable[[History], str | None]
 """Returns the evidence, None while all is well."""
 
@@ -115,7 +118,7 @@ def reward_hacking(history: History) -> str | None:
     rewards = [(report.step, report.metrics["reward/mean"]) for report in history.steps if _has_reward(report)]
     early = [value for step, value in rewards if step < history.validations[1].step]
     late = [value for step, value in rewards if step >= before.step]
-    if not early or not late:
+    if min(len(early), len(late)) < MIN_REWARD_STEPS:
         return None
     rise = fmean(late) - fmean(early)
     limit = history.settings.min_reward_rise

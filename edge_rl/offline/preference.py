@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
@@ -215,7 +215,7 @@ class _PairTrainer(DPOTrainer):
         """Return the loss of this microbatch."""
         if return_outputs:
             raise NotImplementedError("this trainer trains only")
-        policy = self.accelerator.unwrap_model(self.model)
+        policy = cast(PeftModel, self.accelerator.unwrap_model(cast(Any, self.model)))
         # The reference first: switching adapters in between would touch the graph of the policy.
         with torch.no_grad(), use_adapter(policy, REFERENCE):
             reference_BT = completion_logprobs(model, inputs)

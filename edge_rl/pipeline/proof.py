@@ -15,7 +15,6 @@ from edge_rl.pipeline.exporting import check_toolchain, export_run, gguf_file
 from edge_rl.pipeline.measuring import measure_gguf
 from edge_rl.pipeline.run_folder import guard_disk, open_run_folder
 from edge_rl.pipeline.training import Stopped, Training
-from edge_rl.rollout.disk_queue import RolloutQueue
 from edge_rl.types import EvalReport
 
 STAGES = {
@@ -67,7 +66,7 @@ def train_and_prove(
                 if decoupled.write_to is not None:
                     settings = config.rollout
                     usual = settings.prompts_per_step * (settings.max_queue_age + 1)
-                    training.fill(RolloutQueue(decoupled.write_to), decoupled.num_groups or usual)
+                    training.fill(decoupled.write_to, decoupled.num_groups or usual)
                     return run_dir
                 training.reinforce()
                 reports = training.measure()

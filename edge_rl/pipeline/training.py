@@ -325,8 +325,9 @@ class Training:
             raise Stopped
         return self._parts.scorer.score(groups)
 
-    def fill(self, queue: RolloutQueue, num_groups: int) -> None:
-        """Collect groups with the policy as it is now and put them into a queue, one step's prompts at a time."""
+    def fill(self, folder: Path, num_groups: int) -> None:
+        """Collect groups with the policy as it is now and put them into a queue on disk, one step's prompts at a time."""
+        queue = RolloutQueue(folder, position=self._queue_position)  # numbers go on where this run's reader stands
         self._load_policy()
         self.begin(f"rollouts to disk: {num_groups} groups of policy version {self._step}")
         written = 0

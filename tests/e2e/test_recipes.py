@@ -12,7 +12,7 @@ import pytest
 from edge_rl.config import recipe_names
 from edge_rl.monitor.metrics import read_metrics
 from edge_rl.train import main
-from tests.builders_runs import Task, after_step, make_task
+from tests.builders_runs import Task, after_step, make_task, samples
 
 pytestmark = pytest.mark.slow
 
@@ -36,13 +36,21 @@ def _arguments(task: Task, recipe: str, **changed: Any) -> list[str]:
     return ["--recipe", recipe, *task.arguments(**small)]
 
 
+def _make_task(folder: Path, recipe: str) -> Task:
+    """The usual tiny task; a recipe that shows worked examples needs questions that differ."""
+    rows = samples()
+    if recipe == "icrl":
+        rows = [row | {"question": f"What is answer {index}?"} for index, row in enumerate(rows)]
+    return make_task(folder, rows)
+
+
 def _last_adapter(task: Task) -> bytes:
     return (task.run_dir / "best" / "adapter" / "adapter_model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("recipe", recipe_names())
 def test_a_recipe_runs_whole_and_every_number_is_finite(recipe: str, tmp_path: Path) -> None:
-    task = make_task(tmp_path)
+    task = _make_task(tmp_path, recipe)
     assert main(_arguments(task, recipe)) == 0
     steps = read_metrics(task.run_dir)
     assert len(steps) == (0 if recipe in WITHOUT_STEPS else 4)
@@ -50,6 +58,8 @@ def test_a_recipe_runs_whole_and_every_number_is_finite(recipe: str, tmp_path: P
         odd = {name: value for name, value in step.metrics.items() if not math.isfinite(value)}
         assert not odd, odd
     assert sum(step.metrics["learning/live_rollouts"] for step in steps) > 0 or recipe in WITHOUT_STEPS
+    shots = [step.metrics["rollout/shots"] for step in steps]
+    assert shots == ([3.0, 3.0, 2.0, 2.0] if recipe == "icrl" else [0.0] * len(steps))
     report = json.loads((task.run_dir / "report.json").read_text(encoding="utf-8"))
     names = [row["name"] for row in report["rows"]]
     assert names[0] == "base" and names[-1] == "tuned"
@@ -59,7 +69,7 @@ def test_a_recipe_runs_whole_and_every_number_is_finite(recipe: str, tmp_path: P
 
 @pytest.mark.parametrize("recipe", [name for name in recipe_names() if name not in WITHOUT_STEPS])
 def test_a_recipe_resumes_exactly(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, stopped = make_task(tmp_path / "whole"), make_task(tmp_path / "stopped")
+    whole, stopped = (_make_task(tmp_path / name, recipe) for name in ("whole", "stopped"))
     fast = {"evaluation__max_questions": 1, "evaluation__samples_per_question": 1}
     assert main(_arguments(whole, recipe, **fast)) == 0
     with monkeypatch.context() as patch:

@@ -1,5 +1,7 @@
 """Stages of worked examples, which they are, and how they stand in a prompt."""
 
+from typing import Any
+
 import pytest
 
 from edge_rl.data.prompts import build_prompt, trace_text
@@ -90,7 +92,7 @@ def test_too_few_traces_are_an_error() -> None:
 
 
 def test_examples_stand_before_the_question_as_turns() -> None:
-    tokenizer = tiny_tokenizer()
+    tokenizer: Any = tiny_tokenizer()
     prompt = build_prompt(TRACED[0], tokenizer, system="Choose.", examples=TRACED[1:3])
     text = tokenizer.decode(list(prompt.token_ids))
     expected = "<|im_start|>system\nChoose.<|im_end|>\n"

@@ -95,6 +95,7 @@ NEARLY: list[tuple[str, list[StepReport], list[Validation]]] = [
     ("reward_hacking", _steps(9, reward__mean=[0.3] * 4 + [0.5] * 5), _validations(0.4, 0.42, 0.4)),
     ("reward_hacking", _steps(9, reward__mean=[0.3] * 4 + [0.39] * 5), _validations(0.4, 0.4, 0.38)),
     ("reward_hacking", _steps(9, reward__mean=[0.3] * 4 + [0.5] * 5), _validations(0.4, 0.3)),
+    ("reward_hacking", _steps(7, reward__mean=[0.3] * 4 + [0.5] * 3), _validations(0.4, 0.4, 0.38)),  # three late steps
     ("length_runaway", _steps(6, rollout__tokens=[50.0] * 3 + [99.0] * 3), []),
     (
         "length_runaway",
