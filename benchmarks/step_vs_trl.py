@@ -116,6 +116,10 @@ class Work:
                 "learning.loss": "dapo",
                 "learning.kl_coefficient": 0.0,
                 "learning.warmup_steps": 0,
+                # the recipe's filter looks at correctness, where the noise does not count
+                "learning.mixed_groups_only": False,
+                # a completion that loops is trained on by TRL too
+                "rollout.garble_filter": False,
                 "run.seed": settings.seed,
             },
         )
@@ -187,6 +191,11 @@ class OurSide:
         scored = [self._score(group) for group in groups]
         rollout_seconds = time.perf_counter() - started
         metrics = self._learner.update(scored, policy_version=self._num_steps)
+        live, completions = int(metrics["learning/live_rollouts"]), sum(len(group.rollouts) for group in groups)
+        if live < completions:
+            raise RuntimeError(
+                f"{completions - live} of {completions} completions were not trained on: no fair comparison"
+            )
         self._num_steps += 1
         self._sync()
         return StepTime(
@@ -194,8 +203,8 @@ class OurSide:
             cpu_seconds=time.process_time() - cpu_started,
             rollout_seconds=rollout_seconds,
             tokens=sum(rollout.num_policy_tokens for group in groups for rollout in group.rollouts),
-            completions=sum(len(group.rollouts) for group in groups),
-            live=int(metrics["learning/live_rollouts"]),
+            completions=completions,
+            live=live,
         )
 
     def _score(self, group: Group) -> ScoredGroup:
