@@ -104,7 +104,7 @@ def fine_tune(  # noqa: PLR0913  (a door wires it by keyword)
     Raises: DataError without examples; ModelError if the model has nothing to train; ConfigError if the loss diverges.
     """
     if not examples:
-        raise DataError("supervised fine-tuning got no examples; add samples with a trace, or set warm_start.kind=none")
+        raise DataError("supervised fine-tuning needs traces and got none; add samples with a trace, or set warm_start.kind=none")
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trainable:
         raise ModelError("the model has no trainable weights; give it a LoRA adapter first")

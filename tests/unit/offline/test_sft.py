@@ -231,7 +231,7 @@ def test_examples_that_teach_nothing_are_refused() -> None:
 
 
 def test_fine_tuning_refuses_what_cannot_train(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"got no examples; .* warm_start\.kind=none"):
+    with pytest.raises(DataError, match=r"got none; .* warm_start\.kind=none"):
         _run(_model(), [], tmp_path)
     frozen = _model()
     frozen.requires_grad_(requires_grad=False)
