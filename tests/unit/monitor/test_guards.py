@@ -70,6 +70,7 @@ PROVOKED: list[tuple[str, list[StepReport], list[Validation]]] = [
     ("non_finite", _steps(2, loss__grad_norm=[0.4, math.inf]), []),
     ("entropy_collapse", _steps(2, loss__entropy=0.019), []),
     ("entropy_collapse", _steps(8, loss__entropy=[0.4] * 5 + [0.19] * 3), []),
+    ("entropy_collapse", _steps(10, loss__entropy=[0.2] * 3 + [0.5] * 4 + [0.22] * 3), []),  # from its height
     ("narrowing", _steps(1), _validations(0.4, 0.5, 0.55, at_k=(0.7, 0.64, 0.6))),
     ("reward_hacking", _steps(9, reward__mean=[0.3] * 4 + [0.5] * 5), _validations(0.4, 0.4, 0.38)),
     ("length_runaway", _steps(6, rollout__tokens=[50.0] * 3 + [101.0] * 3), []),
