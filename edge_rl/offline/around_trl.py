@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerContro
 from transformers.utils import logging as transformers_logging
 
 from edge_rl.config import SupervisedConfig
-from edge_rl.errors import ConfigError
+from edge_rl.errors import ConfigError, ModelError
 
 MICROBATCH_TOKENS = 2048
 """Tokens, padding included, in one forward pass; a larger batch is accumulated."""
@@ -40,6 +40,20 @@ def learning_rate_factor(step: int, num_steps: int) -> float:
     if step < num_rising:
         return (step + 1) / num_rising
     return 0.5 * (1.0 + math.cos(math.pi * (step - num_rising) / max(1, num_steps - num_rising)))
+
+
+def make_optimizers(
+    model: PeftModel, config: SupervisedConfig, num_steps: int
+) -> tuple[torch.optim.AdamW, torch.optim.lr_scheduler.LambdaLR]:
+    """Return AdamW over the adapter, with the schedule of `learning_rate_factor`.
+
+    Raises: ModelError if the model has nothing to train.
+    """
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not trainable:
+        raise ModelError("the model has no trainable weights; give it a LoRA adapter first")
+    optimizer = torch.optim.AdamW(trainable, lr=config.learning_rate, weight_decay=0.0)
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, num_steps))
 
 
 class Recorder(TrainerCallback):

@@ -33,7 +33,7 @@ from edge_rl.offline.around_trl import (
     MICROBATCH_TOKENS,
     Recorder,
     adapter_only,
-    learning_rate_factor,
+    make_optimizers,
     pad_id,
     quiet,
     trainer_arguments,
@@ -131,10 +131,8 @@ def prefer(
     """
     if not pairs:
         raise DataError("preference optimisation got no pairs; use questions that the model solves sometimes")
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     num_steps = config.epochs * math.ceil(len(pairs) / config.batch_size)
-    optimizer = torch.optim.AdamW(trainable, lr=config.learning_rate, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, num_steps))
+    optimizers = make_optimizers(model, config, num_steps)
     recorder = Recorder(num_steps, config.learning_rate, None)
     microbatch = microbatch_size(pairs, config.batch_size)
     started = time.perf_counter()
@@ -151,7 +149,7 @@ def prefer(
                 processing_class=tokenizer,
                 data_collator=_Collator(pad_id(tokenizer)),
                 callbacks=[recorder],
-                optimizers=(optimizer, schedule),
+                optimizers=optimizers,
                 num_pairs=len(pairs),
                 preference=config,
             )

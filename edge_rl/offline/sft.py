@@ -24,13 +24,13 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling, SFTTrainer
 
 from edge_rl.config import SupervisedConfig
-from edge_rl.errors import DataError, ModelError
+from edge_rl.errors import DataError
 from edge_rl.offline.around_trl import (
     MICROBATCH_TOKENS,
     OnStep,
     Recorder,
     adapter_only,
-    learning_rate_factor,
+    make_optimizers,
     pad_id,
     quiet,
     trainer_arguments,
@@ -104,14 +104,11 @@ def fine_tune(  # noqa: PLR0913  (a door wires it by keyword)
     Raises: DataError without examples; ModelError if the model has nothing to train; ConfigError if the loss diverges.
     """
     if not examples:
-        raise DataError("supervised fine-tuning needs traces and got none; add samples with a trace, or set warm_start.kind=none")
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not trainable:
-        raise ModelError("the model has no trainable weights; give it a LoRA adapter first")
-
+        raise DataError(
+            "fine-tuning needs traces and got none; add samples with a trace, or set warm_start.kind=none"
+        )
     num_steps = config.epochs * math.ceil(len(examples) / config.batch_size)
-    optimizer = torch.optim.AdamW(trainable, lr=config.learning_rate, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: learning_rate_factor(step, num_steps))
+    optimizers = make_optimizers(model, config, num_steps)
     recorder = Recorder(num_steps, config.learning_rate, on_step)
     microbatch = microbatch_size(examples, config.batch_size)
     started = time.perf_counter()
@@ -128,7 +125,7 @@ def fine_tune(  # noqa: PLR0913  (a door wires it by keyword)
             processing_class=tokenizer,
             data_collator=DataCollatorForLanguageModeling(pad_token_id=pad_id(tokenizer)),
             callbacks=[recorder],
-            optimizers=(optimizer, schedule),
+            optimizers=optimizers,
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
