@@ -104,9 +104,7 @@ def fine_tune(  # noqa: PLR0913  (a door wires it by keyword)
     Raises: DataError without examples; ModelError if the model has nothing to train; ConfigError if the loss diverges.
     """
     if not examples:
-        raise DataError(
-            "fine-tuning needs traces and got none; add samples with a trace, or set warm_start.kind=none"
-        )
+        raise DataError("fine-tuning needs traces and got none; add samples with a trace, or set warm_start.kind=none")
     num_steps = config.epochs * math.ceil(len(examples) / config.batch_size)
     optimizers = make_optimizers(model, config, num_steps)
     recorder = Recorder(num_steps, config.learning_rate, on_step)

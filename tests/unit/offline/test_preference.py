@@ -182,6 +182,16 @@ def test_forward_passes_of_a_pair_give_the_adapter_of_one(
         torch.testing.assert_close(weight, expected[name], atol=2e-5, rtol=0)
 
 
+@pytest.mark.parametrize("tokens", [20, 2048], ids=["a pair a pass", "all at once"])
+def test_the_loss_of_a_step_is_a_mean_over_its_own_pairs(
+    tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Policy and reference are equal, so every pair costs log 2: also in the second step, which has two of the six."""
+    monkeypatch.setattr(preference, "MICROBATCH_TOKENS", tokens)
+    metrics = _round(make_policy(tmp_path), _tiny_pairs(6), tmp_path, nll_weight=0.0, learning_rate=1e-12, epochs=1)
+    assert metrics["loss_curve"] == pytest.approx([math.log(2)] * 2, abs=1e-4)
+
+
 def test_what_a_tool_wrote_is_not_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     masks: list[Tensor] = []
     plain = preference.dpo_loss

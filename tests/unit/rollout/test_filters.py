@@ -39,8 +39,7 @@ def test_digits_dashes_and_lists_are_no_loops() -> None:
 
 
 def test_what_a_tool_printed_is_no_loop_of_the_policy() -> None:
-    rollout = make_rollout(policy(1, 2, 3), tool(*[9] * 200), policy(4))
-    assert garble_reason(rollout) is None
+    assert garble_reason(make_rollout(policy(1, 2, 3), tool(*[9] * 200))) is None
 
 
 @pytest.mark.parametrize(
